@@ -1,0 +1,28 @@
+"""The `model` block that every result carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eigenlens.circuit.checkpoint import Checkpoint
+
+
+def describe(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Source, model type, sizes, norm kind and placement, as in the JSON of every command.
+
+    Sizes are those of the first stack; for plain arrays what is not known is None.
+    """
+    g = checkpoint.geometry
+    stack = checkpoint.stacks[0] if checkpoint.stacks else None
+    layer = stack.layers[0] if stack else None
+    return {
+        "source": checkpoint.source_label,
+        "model_type": checkpoint.model_type,
+        "d_model": g.d_model,
+        "n_layers": g.n_layers,
+        "n_heads": g.n_heads,
+        "n_kv_heads": g.n_kv_heads,
+        "head_dim": g.head_dim,
+        "norm": stack.stack.norm_kind if stack else None,
+        "placement": layer.placement if layer else checkpoint.arrays[0].placement,
+    }

@@ -1,0 +1,283 @@
+"""Rich tables for a terminal, 100 columns at most, with a plain sentence under each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from eigenlens.inert import inert
+from eigenlens.report.words import (
+    complex_text,
+    percent,
+    regime_text,
+    spectrum_sentences,
+    steps_text,
+)
+from eigenlens.spectra.orders import ORDERS
+from eigenlens.spectra.result import LayerSpectrum, Spectrum, Tokens
+
+if TYPE_CHECKING:
+    from eigenlens.samples import Sample
+
+WIDTH = 100
+
+_STYLES = {
+    "real_dominant": "green",
+    "complex_dominant": "magenta",
+    "flip": "yellow",
+    "near_degenerate": "cyan",
+    "no_consensus": "red",
+}
+
+
+def plain_table(columns: Sequence[tuple[str, str]], title: str | None = None) -> Table:
+    """An empty table in the house style; `columns` are (heading, justification)."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for heading, justify in columns:
+        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    return table
+
+
+def spectrum_view(result: Spectrum) -> RenderableType:
+    """Everything that `eigenlens spectrum` prints as a table."""
+    parts: list[RenderableType] = [_heading(result)]
+    for stack in dict.fromkeys(layer.stack for layer in result.layers):
+        layers = [x for x in result.layers if x.stack == stack]
+        parts.append(_layers_table(layers))
+    parts += [Text(sentence) for sentence in spectrum_sentences(result)]
+    for layer in result.layers:
+        if layer.heads is not None:
+            parts += [Text(), _heads_table(layer)]
+        if layer.tokens is not None:
+            parts += [Text(), *_tokens_table(layer, layer.tokens)]
+    for skipped in result.skipped:
+        parts.append(Text(f"{skipped.stack} layer {skipped.layer} left out: {skipped.reason}"))
+    return Group(*parts)
+
+
+def _heading(result: Spectrum) -> Text:
+    m = result.model
+    text = Text()
+    text.append(inert(str(m["source"])), style="bold")
+    kind = f"{inert(str(m['model_type']))}, " if m["model_type"] else ""
+    groups = "" if m["n_kv_heads"] == m["n_heads"] else f" ({m['n_kv_heads']} for values)"
+    text.append(
+        f"  {kind}d {m['d_model']}, {m['n_heads']} heads{groups} of {m['head_dim']}"
+        + (f", {m['placement']}-norm" if m["placement"] else "")
+    )
+    if result.layers:
+        first = result.layers[0]
+        text.append(
+            f"\noperator {first.operator}, leading by {first.order} ({ORDERS[first.order].meaning})"
+        )
+    return text
+
+
+def _layers_table(layers: Sequence[LayerSpectrum]) -> Table:
+    shared = any(x.steps > 1 for x in layers)
+    columns = [("layer", "right")]
+    columns += [("steps", "right")] if shared else []
+    columns += [
+        ("leading", "right"),
+        ("second", "right"),
+        ("gap", "right"),
+        ("10x after" if layers[0].order != "real" else "10x depth", "right"),
+        ("|F|", "right"),
+        ("error", "right"),
+        ("regime", "left"),
+    ]
+    table = plain_table(columns)
+    for layer in layers:
+        first, second = _distinct(layer)
+        row: list[str | Text] = [str(layer.layer)]
+        row += [str(layer.steps)] if shared else []
+        row += [
+            first,
+            second,
+            percent(layer.gap),
+            steps_text(layer.steps_to_separate),
+            f"{layer.spectral_norm:.2f}",
+            f"{layer.error_bars[0]:.0e}" if layer.error_bars.size else "-",
+            Text(regime_text(layer.regime), style=_STYLES[layer.regime]),
+        ]
+        table.add_row(*row)
+    return table
+
+
+def _distinct(layer: LayerSpectrum) -> tuple[str, str]:
+    """Texts of the leading and of the second eigenvalue, a pair counted once."""
+    shown = [v for v in layer.eigenvalues if v.imag >= 0]
+    texts = [complex_text(complex(v)) for v in shown[:2]]
+    if layer.target == "kernel":
+        texts.insert(0, "0 (kernel)")
+    texts += ["-", "-"]
+    return texts[0], texts[1]
+
+
+def _heads_table(layer: LayerSpectrum) -> Table:
+    table = plain_table(
+        [
+            ("head", "right"),
+            ("leading", "right"),
+            ("trace ratio", "right"),
+            ("copying", "right"),
+            ("share of lambda_1", "right"),
+        ],
+        title=f"{inert(layer.name)}: heads",
+    )
+    for head in layer.heads or ():
+        lead = complex_text(complex(head.eigenvalues[0])) if head.eigenvalues.size else "-"
+        table.add_row(
+            str(head.head),
+            lead,
+            _signed(head.ov_trace_ratio),
+            _signed(head.copying_score),
+            "-" if head.share is None else _share(head.share),
+        )
+    return table
+
+
+def _signed(x: float | None) -> str:
+    return "-" if x is None else f"{x:+.2f}"
+
+
+def _share(z: complex) -> str:
+    return f"{z.real:+.3f}" if abs(z.imag) < 5e-4 else f"{z.real:+.3f}{z.imag:+.3f}i"
+
+
+_SIDES = {
+    "right": "writes",
+    "right_imag": "writes (imaginary part)",
+    "left": "reads",
+    "left_imag": "reads (imaginary part)",
+}
+
+
+def _tokens_table(layer: LayerSpectrum, tokens: dict[str, Tokens]) -> Iterator[RenderableType]:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        pad_edge=False,
+        title=f"{inert(layer.name)}: tokens of the leading direction",
+        width=WIDTH,
+    )
+    table.add_column("side", no_wrap=True)
+    table.add_column("towards", ratio=1)
+    table.add_column("away from", ratio=1)
+    for side, found in tokens.items():
+        table.add_row(_SIDES[side], _token_list(found.positive), _token_list(found.negative))
+    yield table
+    for note in dict.fromkeys(t.through for t in tokens.values()):
+        yield Text(f"through the {inert(note)}", style="dim")
+
+
+def _token_list(tokens: Sequence[tuple[str, float]]) -> Text:
+    """Tokens between quotes, so that leading spaces show; no markup is read from them."""
+    return Text(" ".join(f"'{inert(t)}'" for t, _ in tokens))
+
+
+def samples_view(rows: Sequence[tuple[Sample, bool]]) -> RenderableType:
+    """The table of `eigenlens samples`: sample and whether it is installed."""
+    table = plain_table(
+        [
+            ("sample", "left"),
+            ("family", "left"),
+            ("size", "right"),
+            ("licence", "left"),
+            ("here", "left"),
+        ]
+    )
+    missing = []
+    for sample, here in rows:
+        table.add_row(
+            f"sample:{sample.name}",
+            sample.family,
+            size_text(sample.size),
+            sample.licence,
+            Text("yes", style="green") if here else Text("no", style="red"),
+        )
+        if not here:
+            missing.append(sample)
+    parts: list[RenderableType] = [table]
+    parts += [Text(f"sample:{s.name}: {s.what}", style="dim") for s, _ in rows]
+    parts += [Text(f"to install sample:{s.name}: {s.install_command}") for s in missing]
+    return Group(*parts)
+
+
+def size_text(n: int) -> str:
+    """Bytes as ``3.0 MB``."""
+    return f"{n / 1e6:.1f} MB" if n >= 1e5 else f"{n / 1e3:.1f} kB"
+
+
+def inspect_view(record: dict[str, Any]) -> RenderableType:
+    """The table of `eigenlens inspect`."""
+    m = record["model"]
+    heading = Text()
+    heading.append(inert(str(m["source"])), style="bold")
+    heading.append(
+        f"  {inert(str(m['model_type']))}: {m['n_layers']} layers, d {m['d_model']}, "
+        f"{m['n_heads']} heads of {m['head_dim']}, {m['n_kv_heads']} for values; "
+        f"{m['norm']}, {m['placement']}-norm"
+    )
+    parts: list[RenderableType] = [heading]
+    layers = record["layers"]
+    verified = any(x["verified"] is not None for x in layers)
+    columns = [
+        ("layer", "right"),
+        ("steps", "right"),
+        ("layout", "left"),
+        ("rank", "right"),
+        ("scale", "right"),
+        ("bias", "left"),
+    ]
+    columns += (
+        [("1 token", "right"), ("4 tokens", "right"), ("per head", "right"), ("identity", "left")]
+        if verified
+        else []
+    )
+    table = plain_table(columns)
+    for x in layers:
+        bias = "+".join(b for b in ("V", "O") if x["bias"][b]) or "none"
+        row: list[str | Text] = [
+            f"{x['stack']} {x['layer']}",
+            str(x["steps"]),
+            x["layout"],
+            f"{x['rank']} of {m['d_model']}",
+            f"{x['output_scale']:g}",
+            bias,
+        ]
+        if verified:
+            row += _verified_cells(x["verified"])
+        table.add_row(*row)
+    parts.append(table)
+    names = layers[0]["tensors"] if layers else {}
+    for role, name in names.items():
+        if name is not None:
+            parts.append(Text(f"{role:>7}  {inert(name)}", style="dim"))
+    if names:
+        parts.append(Text("(the names of the first layer; the others differ in the number)"))
+    for s in record["skipped"]:
+        parts.append(Text(f"{s['stack']} layer {s['layer']} left out: {s['reason']}"))
+    if verified:
+        good = sum(x["verified"] is not None and x["verified"]["ok"] for x in layers)
+        parts.append(
+            Text(
+                f"The attention output of the running model is W_O W_V x + b for equal tokens in "
+                f"{good} of {len(layers)} layers, so F is "
+                + ("what this model applies." if good == len(layers) else "NOT right everywhere.")
+            )
+        )
+    return Group(*parts)
+
+
+def _verified_cells(v: dict[str, Any] | None) -> list[str | Text]:
+    if v is None:
+        return ["-", "-", "-", "not checked"]
+    heads = "-" if v["error_heads"] is None else f"{v['error_heads']:.0e}"
+    verdict = Text("holds", style="green") if v["ok"] else Text("FAILS", style="bold red")
+    return [f"{v['error_one']:.0e}", f"{v['error_four']:.0e}", heads, verdict]

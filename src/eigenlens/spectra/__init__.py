@@ -1,0 +1,1 @@
+"""The spectra room: solvers, the principal pair by order, regime, conditioning, heads."""

@@ -1,0 +1,302 @@
+"""`eigenlens.spectrum`: from a model to the certified spectrum of its layers, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Complex
+
+from eigenlens.blas import threads_for
+from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
+from eigenlens.circuit.circuit import OVCircuit
+from eigenlens.circuit.describe import describe
+from eigenlens.errors import NumericsError, OptionError
+from eigenlens.spectra.decode import decode_leader
+from eigenlens.spectra.heads import HeadReader
+from eigenlens.spectra.maps import LinearMap, build_map
+from eigenlens.spectra.orders import Order, resolve_order, whole_pairs
+from eigenlens.spectra.principal import Principal, find_principal, target_basis
+from eigenlens.spectra.result import LayerSpectrum, Spectrum
+from eigenlens.spectra.solvers import Eigenpairs, eigenpairs
+
+Progress = Callable[[int, int, str], None]
+"""Called before each layer with (layers done, layers in all, name of the layer)."""
+
+
+@dataclass(frozen=True)
+class SpectrumOptions:
+    """What to compute, checked once before any weight is read.
+
+    Attributes
+    ----------
+    k
+        Leading eigenvalues a layer, at least 1; a conjugate pair is kept whole.
+    order
+        ``auto``, ``residual``, ``real`` or ``modulus``.
+    operator
+        ``raw`` or ``folded``.
+    all
+        All eigenvalues instead of k.
+    per_head
+        Also each head's spectrum, trace ratio, copying score and share of lambda_1.
+    decode
+        This many tokens for each end of the leading vectors; 0 for none.
+    solver
+        ``auto``, ``dense`` or ``krylov``.
+    tie_tolerance
+        Relative gap below which leaders count as tied.
+    dtype
+        ``float64`` or ``float32``.
+    seed
+        Of the Krylov start vectors.
+    keep_vectors
+        Keep the vectors of all reported eigenvalues, not only of the k leading ones.
+    """
+
+    k: int = 8
+    order: str = "auto"
+    operator: str = "raw"
+    all: bool = False
+    per_head: bool = False
+    decode: int = 0
+    solver: str = "auto"
+    tie_tolerance: float = 0.01
+    dtype: str = "float64"
+    seed: int = 0
+    keep_vectors: bool = False
+
+    def __post_init__(self) -> None:
+        from eigenlens.arrays import compute_dtype
+        from eigenlens.spectra.maps import OPERATORS
+        from eigenlens.spectra.solvers import choose_solvers
+
+        if self.k < 1:
+            raise OptionError(f"k is {self.k}; ask for at least 1 eigenvalue")
+        if self.decode < 0:
+            raise OptionError(f"decode is {self.decode}; it is a number of tokens, 0 or more")
+        if not 0 <= self.tie_tolerance < 1:
+            raise OptionError(f"tie tolerance is {self.tie_tolerance}; it lies in [0, 1)")
+        if self.operator not in OPERATORS:
+            known = ", ".join(OPERATORS)
+            raise OptionError(f"operator {self.operator!r} is unknown; use one of {known}")
+        compute_dtype(self.dtype)
+        resolve_order(self.order, None)
+        choose_solvers(self.solver, 0, None if self.all else self.k)
+
+
+def spectrum(
+    source: Any,
+    k: int = 8,
+    order: str = "auto",
+    *,
+    operator: str = "raw",
+    all: bool = False,
+    per_head: bool = False,
+    decode: int = 0,
+    solver: str = "auto",
+    tie_tolerance: float = 0.01,
+    dtype: str = "float64",
+    seed: int = 0,
+    keep_vectors: bool = False,
+    stack: str | None = None,
+    layers: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> Spectrum:
+    """The leading eigenvalues of every attention layer's ``F = W_O W_V``, and what they mean.
+
+    Weights are read one layer at a time from the files; no model is instantiated. Every pair is
+    certified by its residual against the factors.
+
+    Parameters
+    ----------
+    source
+        A folder, a .safetensors or .gguf file, ``sample:NAME``, a hub id, a live model, a state
+        dict with its config, ``(W_V, W_O)``, an `OVCircuit` or several, or an open checkpoint.
+    k, order, operator, all, per_head, decode, solver, tie_tolerance, dtype, seed, keep_vectors
+        See `SpectrumOptions`.
+    stack, layers
+        Which layers; None for all.
+    progress
+        Called before each layer.
+
+    Returns
+    -------
+    `Spectrum`, with one `LayerSpectrum` a layer.
+
+    Raises
+    ------
+    EigenlensError
+        The source, an option or a tensor is not usable; the message says what and what to do.
+
+    Examples
+    --------
+    >>> import numpy as np, eigenlens
+    >>> W_V, W_O = np.diag([1.0, 0.5]), np.eye(2)
+    >>> layer = eigenlens.spectrum((W_V, W_O)).layers[0]
+    >>> layer.regime, layer.eigenvalues.real.tolist(), round(layer.gap, 3)
+    ('real_dominant', [1.0, 0.5], 0.25)
+    """
+    options = SpectrumOptions(
+        k, order, operator, all, per_head, decode, solver, tie_tolerance, dtype, seed, keep_vectors
+    )
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    found = list(iterate(checkpoint, options, stack=stack, layers=layers, progress=progress))
+    return Spectrum(
+        model=describe(checkpoint),
+        options={
+            **{name: getattr(options, name) for name in options.__dataclass_fields__},
+            "stack": stack,
+            "layers": None if layers is None else list(layers),
+        },
+        layers=tuple(found),
+        skipped=checkpoint.skipped,
+        warnings=tuple(_warnings(found)),
+    )
+
+
+def iterate(
+    checkpoint: Checkpoint,
+    options: SpectrumOptions,
+    *,
+    stack: str | None = None,
+    layers: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> Iterator[LayerSpectrum]:
+    """The layers' spectra one by one; only one layer's weights are in memory at a time."""
+    circuits = checkpoint.circuits(stack=stack, layers=layers)
+    readers = HeadReader(checkpoint) if options.per_head else None
+    for i, name in enumerate(circuits.names):
+        if progress is not None:
+            progress(i, len(circuits), name)
+        circuit = circuits[i]
+        with threads_for(circuit.rank_bound):
+            found = analyse(circuit, options, readers)
+        if options.decode:
+            found = decode_leader(checkpoint, found, options.decode)
+        yield found
+    if progress is not None:
+        progress(len(circuits), len(circuits), "")
+
+
+def analyse(
+    circuit: OVCircuit, options: SpectrumOptions, heads: HeadReader | None = None
+) -> LayerSpectrum:
+    """The spectrum of one circuit.
+
+    Raises
+    ------
+    NumericsError
+        No solver reached the tolerance; the message names the layer.
+    """
+    order = resolve_order(options.order, circuit.placement)
+    a = build_map(circuit, options.operator, options.dtype)
+    try:
+        pairs, principal = leading(a, order, options)
+    except NumericsError as error:
+        raise NumericsError(f"{circuit.stack} layer {circuit.layer}: {error}") from None
+    basis = target_basis(a, pairs, principal)
+    frobenius = a.frobenius_norm()
+    full = pairs.complete
+    shown = len(pairs.values) if options.all else whole_pairs(pairs.values, options.k)
+    kept = shown if options.keep_vectors else min(whole_pairs(pairs.values, options.k), shown)
+    values = pairs.values[:shown]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = pairs.residuals[:shown] * pairs.norm / np.abs(values)
+    return LayerSpectrum(
+        stack=circuit.stack,
+        layer=circuit.layer,
+        kind=circuit.kind,
+        steps=circuit.steps,
+        d=a.d,
+        rank=a.rank_bound,
+        order=order.name,
+        operator=options.operator,
+        output_scale=circuit.output_scale,
+        dtype=options.dtype,
+        solver=pairs.solver,
+        eigenvalues=values,
+        residuals=pairs.residuals[:shown],
+        relative_residuals=np.where(values == 0, np.inf, relative),
+        conditions=pairs.conditions[:shown],
+        error_bars=pairs.error_bars[:shown],
+        regime=principal.regime,
+        target=principal.target,
+        gap=principal.gap,
+        angle=principal.angle,
+        angle_unit=principal.angle_unit,
+        steps_to_separate=principal.steps_to_separate,
+        spectral_norm=pairs.norm,
+        frobenius_norm=frobenius,
+        henrici=henrici(pairs.values, frobenius) if full else None,
+        negative_fraction=negative_fraction(pairs, a.d) if full else None,
+        unit_negative_fraction=negative_fraction(pairs, a.d, -1.0) if full else None,
+        right_vectors=pairs.right[:, :kept],
+        left_vectors=pairs.left[:, :kept],
+        target_vectors=basis,
+        heads=None
+        if heads is None
+        else heads.read(circuit, options, order, _leader(pairs, principal)),
+    )
+
+
+def leading(a: LinearMap, order: Order, options: SpectrumOptions) -> tuple[Eigenpairs, Principal]:
+    """Enough certified pairs for `options`, and the decision that they carry.
+
+    More pairs than asked for are computed where the tie at the top is longer than the request.
+    """
+    k = None if options.all else max(options.k, 2)
+    while True:
+        pairs = eigenpairs(a, k, order, options.solver, options.seed)
+        principal = find_principal(pairs, a.d, a.rank_bound, order, options.tie_tolerance)
+        if principal is not None:
+            return pairs, principal
+        k = None if k is None or 4 * k > a.rank_bound else 4 * k
+        if k is None:
+            pairs = eigenpairs(a, None, order, "dense", options.seed)
+            principal = find_principal(pairs, a.d, a.rank_bound, order, options.tie_tolerance)
+            if principal is None:
+                raise NumericsError("the list of eigenvalues is incomplete; use --solver dense")
+            return pairs, principal
+
+
+def henrici(values: Complex[np.ndarray, "n"], frobenius: float) -> float | None:
+    """Henrici's departure from normality, ``sqrt(|A|_F^2 - sum |lambda|^2) / |A|_F``, in [0, 1].
+
+    0 for a normal matrix; None for the zero matrix.
+    """
+    if frobenius == 0:
+        return None
+    total = float(np.sum(np.abs(values) ** 2))
+    return float(np.sqrt(max(frobenius**2 - total, 0.0)) / frobenius)
+
+
+def negative_fraction(pairs: Eigenpairs, d: int, floor: float = -np.inf) -> float:
+    """Share of the d eigenvalues with ``floor <= Re lambda < 0`` (Dovonon et al., 2024).
+
+    The kernel counts among the d but is not negative, nor is what is negative by less than its
+    error bar.
+    """
+    real = pairs.values.real
+    return float(np.count_nonzero((real < -pairs.error_bars) & (real >= floor)) / d)
+
+
+def _leader(
+    pairs: Eigenpairs, principal: Principal
+) -> tuple[Complex[np.ndarray, "d"], Complex[np.ndarray, "d"]] | None:
+    """The leading right and left vector, None where the kernel leads."""
+    if not principal.members:
+        return None
+    first = principal.members[0]
+    return pairs.right[:, first], pairs.left[:, first]
+
+
+def _warnings(layers: Sequence[LayerSpectrum]) -> Iterator[str]:
+    loose = [x.name for x in layers if np.isinf(x.error_bars[:1]).any()]
+    if loose:
+        yield (
+            f"the leading eigenvalue of {', '.join(loose)} is defective to working precision: "
+            "its error bar is unbounded"
+        )

@@ -1,0 +1,1 @@
+"""Weight files without a model: safetensors, torch .bin, GGUF; shards; where a model comes from."""
