@@ -22,7 +22,16 @@ _EXPORTS = {
     "spectrum": "eigenlens.spectra.analyse",
 }
 
-__all__ = ["__version__", *sorted(_EXPORTS)]
+__all__ = [
+    "Checkpoint",
+    "EigenlensError",
+    "Norm",
+    "OVCircuit",
+    "Spectrum",
+    "__version__",
+    "open_checkpoint",
+    "spectrum",
+]
 
 if TYPE_CHECKING:
     from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.arrays import check_finite, is_float, upcast
-from eigenlens.circuit.architectures import Architecture
 from eigenlens.circuit.circuit import Norm, OVCircuit
 from eigenlens.circuit.layouts import Geometry, read_output
 from eigenlens.circuit.readout import Readout
 from eigenlens.circuit.resolve import LayerPlan, NormPlan, StackPlan, find_architecture, plan_model
+from eigenlens.circuit.rows import Architecture
 from eigenlens.errors import FormatError, OptionError, SourceError
 from eigenlens.inert import inert
 from eigenlens.tensors.source import Source, resolve

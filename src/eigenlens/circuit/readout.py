@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.arrays import check_finite, upcast
-from eigenlens.circuit import architectures
+from eigenlens.circuit import rows as table
 from eigenlens.circuit.circuit import Norm, Placement
 from eigenlens.circuit.resolve import BIAS_NAMES, GAIN_NAMES, StackPlan, effective_offset
 from eigenlens.errors import ArchitectureError, ShapeError
@@ -38,7 +38,7 @@ class Readout:
         The tensors.
     """
 
-    row: architectures.Readout
+    row: table.Readout
     stack: StackPlan
     store: TensorStore
 
@@ -130,7 +130,7 @@ class Readout:
         """The norm before the unembedding; None for post-norm models."""
         if not self.row.final_norm or self._placement == "post":
             return None
-        if not architectures.decide(self.row.has_final_norm, self.stack.config):
+        if not table.decide(self.row.has_final_norm, self.stack.config):
             return None
         return self._norm(*self.row.final_norm)
 
@@ -138,7 +138,7 @@ class Readout:
 
     @property
     def _placement(self) -> Placement:
-        return architectures.decide(self.stack.stack.placement, self.stack.config)
+        return table.decide(self.stack.stack.placement, self.stack.config)
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -152,7 +152,7 @@ class Readout:
     @cached_property
     def _unembedding(self) -> tuple[str, bool]:
         """Name of the output head's weight, and whether it is the embedding; empty if none."""
-        tied: bool = architectures.decide(self.row.tied, self.stack.config)
+        tied: bool = table.decide(self.row.tied, self.stack.config)
         here = [f"{n}.weight" for n in self.row.unembedding if f"{n}.weight" in self._names]
         if here:
             return here[0], False

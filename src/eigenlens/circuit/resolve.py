@@ -11,15 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eigenlens.circuit.architectures import (
-    ARCHITECTURES,
-    KEYS,
-    Architecture,
-    Naming,
-    Slot,
-    Stack,
-    decide,
-)
+from eigenlens.circuit.architectures import ARCHITECTURES
 from eigenlens.circuit.circuit import Kind, NormKind, Placement
 from eigenlens.circuit.layouts import (
     LAYOUTS,
@@ -29,6 +21,7 @@ from eigenlens.circuit.layouts import (
     expect_shape,
     output_shape,
 )
+from eigenlens.circuit.rows import KEYS, Architecture, Naming, Slot, Stack, decide
 from eigenlens.errors import ArchitectureError, FormatError, ShapeError, nearest
 from eigenlens.inert import inert
 from eigenlens.tensors.store import TensorStore
@@ -282,7 +275,7 @@ def plan_stack(
         raise FormatError(
             f"{model_type}: the config's layer groups make no sense: {error}"
         ) from error
-    planner = _Planner(stack, naming, prefix, geometry, config, store)
+    planner = _Planner(stack, naming, prefix, geometry, config, store, names)
     layers = tuple(planner.plan(slot) for slot in slots)
     return StackPlan(stack, naming, prefix, geometry, config, layers)
 
@@ -300,6 +293,7 @@ class _Planner:
     geometry: Geometry
     config: Mapping[str, Any]
     store: TensorStore
+    names: frozenset[str]
 
     def plan(self, slot: Slot) -> LayerPlan:
         stack, naming, g = self.stack, self.naming, self.geometry
@@ -346,7 +340,7 @@ class _Planner:
 
     def _shape(self, name: str) -> tuple[int, ...]:
         info = self.store.info(name)  # raises with the nearest names
-        quantised = any(f"{name}{end}" in self.store.names() for end in ("_scale", "_scale_inv"))
+        quantised = any(f"{name}{end}" in self.names for end in ("_scale", "_scale_inv"))
         if info.dtype.startswith(("I", "U", "BOOL")) and not info.dtype.startswith("IQ"):
             quantised = True
         if quantised:
@@ -359,7 +353,7 @@ class _Planner:
     def _bias(self, module: str, expected: bool) -> str | None:
         name = f"{module}.bias"
         if self.naming.bias_if_present:
-            return name if name in self.store.names() else None
+            return name if name in self.names else None
         return self._need(name) if expected else None
 
     def _norm(self, template: str | None, slot: Slot) -> NormPlan | None:
@@ -375,7 +369,7 @@ class _Planner:
 
     def _either(self, module: str, suffixes: tuple[str, ...]) -> str:
         names = [f"{module}.{suffix}" for suffix in suffixes]
-        present = [name for name in names if name in self.store.names()]
+        present = [name for name in names if name in self.names]
         return self._need((present or names)[0])
 
     def _scale(self) -> float:

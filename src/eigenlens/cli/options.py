@@ -59,7 +59,7 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A folder, a .safetensors or .gguf file, org/name[@revision] from the hub, or sample:NAME.",
+        help="A folder, a .safetensors or .gguf file, a hub id org/name[@rev], or sample:NAME.",
         show_default=False,
     ),
 ]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from jaxtyping import Complex, Float
 
+from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import OptionError
 from eigenlens.spectra.maps import build_factors
+from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.orders import Order, leading_first, whole_pairs
 from eigenlens.spectra.result import HeadSpectrum
-
-if TYPE_CHECKING:
-    from eigenlens.circuit.checkpoint import Checkpoint
-    from eigenlens.spectra.analyse import SpectrumOptions
 
 Leader = tuple[Complex[np.ndarray, "d"], Complex[np.ndarray, "d"]]
 

@@ -9,15 +9,13 @@ and is kept dense.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Inexact
 
+from eigenlens.circuit.circuit import Norm, OVCircuit
 from eigenlens.errors import OptionError
-
-if TYPE_CHECKING:
-    from eigenlens.circuit.circuit import Norm, OVCircuit
 
 OPERATORS = ("raw", "folded")
 """`raw`: F alone, output scale included. `folded`: with the gains of the norms around it."""

