@@ -9,13 +9,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
-from typing import runtime_checkable
 
 from jaxtyping import install_import_hook
 
-from eigenlens.tensors.store import TensorStore
-
-runtime_checkable(TensorStore)  # beartype checks arguments with isinstance
 CHECKED = ["eigenlens.circuit", "eigenlens.spectra", "eigenlens.arrays"]
 install_import_hook(CHECKED, "beartype.beartype")
 

@@ -1,4 +1,4 @@
-"""What a row of the architectures table is made of: stacks, naming schemes, config rules, readout."""
+"""What a row of the architectures table is made of: stacks, namings, config rules, readout."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ REGIMES: dict[str, str] = {
 }
 """Regime and what it means, "as if this layer were iterated"."""
 
+_EXACT = 1e-4  # error bars, relative to the eigenvalue, up to which two may count as one
+
 TARGETS = ("v1", "plane", "span", "kernel")
 
 
@@ -166,7 +168,8 @@ def distinct_leaders(
             return found
         bar = float(pairs.error_bars[i])
         defective = float(pairs.conditions[i]) > hopeless
-        _add(found, Distinct(complex(value), key, bar, (i,), abs(value) <= bar, defective))
+        is_kernel = bool(abs(value) <= bar)
+        _add(found, Distinct(complex(value), key, bar, (i,), is_kernel, defective))
     # An incomplete list says nothing about what lies below it, the kernel's place included.
     for kernel in waiting if pairs.complete else ():
         _add(found, kernel)
@@ -205,7 +208,8 @@ def _is_same(a: Distinct, b: Distinct) -> bool:
     if a.defective or b.defective:
         return False
     near = min(abs(a.value - b.value), abs(a.value - b.value.conjugate()))
-    return near <= a.bar + b.bar
+    bars = a.bar + b.bar  # wide bars make a tie, not a multiple
+    return near <= bars <= _EXACT * max(abs(a.value), abs(b.value))
 
 
 def _spread(first: Distinct, pairs: Eigenpairs) -> float:
@@ -301,10 +305,9 @@ def _invariant_subspace(
     eps = float(np.finfo(core.dtype).eps)
     radius = eps**0.25 * max(float(np.linalg.norm(core, 2)), float(np.finfo(core.dtype).tiny))
 
-    def inside(real: float, imag: float = 0.0) -> bool:
-        return bool(np.abs(cluster - complex(real, imag)).min() <= radius)
-
-    _, q, count = scipy.linalg.schur(core, sort=inside)
+    _, q, count = scipy.linalg.schur(
+        core, sort=lambda real, imag: bool(np.abs(cluster - complex(real, imag)).min() <= radius)
+    )
     small = q[:, :count]
     lifted = a.left @ small if low_rank and isinstance(a, LowRank) else small
     basis, _ = np.linalg.qr(lifted)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class TensorInfo:
     where: str
 
 
+@runtime_checkable
 class TensorStore(Protocol):
     """Named tensors that are read one at a time."""
 
