@@ -21,9 +21,14 @@ from typing import Any
 
 import jaxtyping
 import pytest
+import scipy.linalg  # noqa: F401 - brings a BLAS of its own
+import threadpoolctl
 from hypothesis import settings
 
 from families import BY_NAME
+
+# Matrices in tests are small: BLAS threads cost more than they give, most of all on a busy machine.
+threadpoolctl.threadpool_limits(1, user_api="blas")
 
 settings.register_profile("reproducible", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("reproducible")

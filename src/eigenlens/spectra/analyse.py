@@ -110,14 +110,20 @@ def iterate(
     for i, name in enumerate(circuits.names):
         if progress is not None:
             progress(i, len(circuits), name)
-        circuit = circuits[i]
-        with threads_for(circuit.rank_bound):
-            found = analyse(circuit, options, readers)
-        if options.decode:
-            found = decode_leader(checkpoint, found, options.decode)
-        yield found
+        yield _one(checkpoint, circuits[i], options, readers)
     if progress is not None:
         progress(len(circuits), len(circuits), "")
+
+
+def _one(
+    checkpoint: Checkpoint, circuit: OVCircuit, options: SpectrumOptions, heads: HeadReader | None
+) -> LayerSpectrum:
+    """One layer; its circuit goes out of scope with the call, before the next one is read."""
+    with threads_for(circuit.rank_bound):
+        found = analyse(circuit, options, heads)
+    if options.decode:
+        return decode_leader(checkpoint, found, options.decode)
+    return found
 
 
 def analyse(
@@ -172,8 +178,8 @@ def analyse(
         henrici=henrici(pairs.values, frobenius) if full else None,
         negative_fraction=negative_fraction(pairs, a.d) if full else None,
         unit_negative_fraction=negative_fraction(pairs, a.d, -1.0) if full else None,
-        right_vectors=pairs.right[:, :kept],
-        left_vectors=pairs.left[:, :kept],
+        right_vectors=pairs.right[:, :kept].copy(),  # a view would keep all of them alive
+        left_vectors=pairs.left[:, :kept].copy(),
         target_vectors=basis,
         heads=None
         if heads is None
