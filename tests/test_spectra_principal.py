@@ -222,3 +222,16 @@ def test_auto_follows_the_placement() -> None:
     assert resolve_order("auto", None).name == "residual"
     with pytest.raises(OptionError, match="order 'size' is unknown; use one of auto, residual"):
         resolve_order("size", "pre")
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_gap_does_not_depend_on_k(k: int) -> None:
+    """A short list must not let the kernel pass for the second eigenvalue."""
+    import eigenlens
+
+    whole = eigenlens.spectrum("sample:smollm2", layers=[2, 19], k=8)
+    short = eigenlens.spectrum("sample:smollm2", layers=[2, 19], k=k)
+    for long_one, short_one in zip(whole.layers, short.layers, strict=True):
+        assert short_one.gap == pytest.approx(long_one.gap, rel=1e-9)
+        assert short_one.regime == long_one.regime
+        assert short_one.henrici is None

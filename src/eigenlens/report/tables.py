@@ -37,7 +37,13 @@ _STYLES = {
 
 def plain_table(columns: Sequence[tuple[str, str]], title: str | None = None) -> Table:
     """An empty table in the house style; `columns` are (heading, justification)."""
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for heading, justify in columns:
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     return table

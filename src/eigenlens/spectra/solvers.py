@@ -70,6 +70,15 @@ class Eigenpairs:
     complete: bool
     solver: str
 
+    def leading(self, k: int | None) -> Eigenpairs:
+        """The first `k` pairs, a conjugate pair whole; no longer complete if any is cut off."""
+        if k is None or k >= self.values.size:
+            return self
+        count = whole_pairs(self.values, k)
+        return replace(
+            self.take(slice(0, count)), complete=self.complete and count == self.values.size
+        )
+
     def take(self, index: np.ndarray | slice) -> Eigenpairs:
         """The pairs at `index`, in that sequence."""
         return replace(
@@ -285,8 +294,7 @@ def eigenpairs(
             continue
         name = f"{method.name}-core" if low_rank else method.name
         found = _certify(a, norm, raw, order, name, lift=low_rank)
-        if k is not None:
-            found = found.take(slice(0, whole_pairs(found.values, k)))
+        found = found.leading(k)
         worst = _worst(found)
         if worst <= tolerance:
             return found
@@ -294,9 +302,7 @@ def eigenpairs(
         raw = _guarded(Dense(), a.dense(), k, order)
         if raw is not None:
             found = _certify(a, norm, raw, order, "dense", lift=False)
-            found = _without_kernel(found, size)
-            if k is not None:
-                found = found.take(slice(0, whole_pairs(found.values, k)))
+            found = _without_kernel(found, size).leading(k)
             worst = _worst(found)
             if worst <= tolerance:
                 return found

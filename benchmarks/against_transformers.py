@@ -1,0 +1,249 @@
+"""Time and memory of eigenlens against what a user would write with transformers.
+
+Every figure is of a whole fresh process, imports included: `eigenlens spectrum MODEL --format json`
+against a script that loads the model with `AutoModel`, forms F = W_O W_V of every layer in torch
+and calls `numpy.linalg.eig`. Both sides run in turn (A B A B ...) after one uncounted run each;
+wall time, CPU time and peak memory come from `os.wait4`. Ratios are what carries over to another
+machine, and only those of one run of this script. The exit code is 0 whether or not a goal is met.
+
+The driver imports the standard library only: Linux counts the memory of the parent at the start of
+a child into the child's peak, so a driver that held numpy or weights would falsify the small peaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+LEADERS = 8
+TOLERANCE = 1e-4  # of the largest |eigenvalue| of the layer; the plain side computes in float32
+HELP_CPU_SECONDS = 0.3
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1"}  # neither side may wait for a network
+
+# What a user would write; arguments: the folder and the order (real or residual).
+PLAIN = """
+import json, sys
+import numpy as np
+import torch
+from transformers import AutoModel
+
+folder, order = sys.argv[1:]
+model = AutoModel.from_pretrained(folder, dtype=torch.float32)
+llama = model.config.model_type == "llama"
+leaders = []
+with torch.no_grad():
+    for layer in model.layers if llama else model.encoder.layer:
+        if llama:
+            W_V, W_O = layer.self_attn.v_proj.weight, layer.self_attn.o_proj.weight
+            size = layer.self_attn.head_dim
+            repeats = W_O.shape[1] // W_V.shape[0]
+            W_V = W_V.view(-1, size, W_V.shape[1]).repeat_interleave(repeats, dim=0).flatten(0, 1)
+        else:
+            W_V, W_O = layer.attention.self.value.weight, layer.attention.output.dense.weight
+        values, vectors = np.linalg.eig((W_O @ W_V).numpy())
+        key = values.real if order == "real" else abs(1 + values)
+        first = np.argsort(-key, kind="stable")[:8]
+        leaders.append([[float(z.real), float(z.imag)] for z in values[first]])
+json.dump(leaders, sys.stdout)
+"""
+
+# Names of a llama.cpp file and of the same tensors in a checkpoint of transformers.
+GGUF_TOP = {"token_embd": "embed_tokens", "output_norm": "norm"}
+GGUF_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one finished process used: seconds of wall and CPU, peak memory in MB, its output."""
+
+    wall: float
+    cpu: float
+    peak: float
+    stdout: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison and its goals: how many times faster, which part of the memory at most."""
+
+    name: str
+    model: str  # as eigenlens is told
+    folder: str  # as AutoModel is told
+    order: str
+    faster: float
+    memory: float | None = None
+
+
+def llama_name(name: str) -> str:
+    """The transformers name of a tensor of a llama.cpp file, e.g. blk.3.attn_q.weight."""
+    stem = name.removesuffix(".weight")
+    if not stem.startswith("blk."):
+        return f"model.{GGUF_TOP[stem]}.weight"
+    _, layer, part = stem.split(".")
+    return f"model.layers.{layer}.{GGUF_LAYER[part]}.weight"
+
+
+def write_smollm2(folder: str) -> None:
+    """Write sample:smollm2 as a float32 safetensors checkpoint; run in a process of its own.
+
+    llama.cpp keeps the rows of W_Q and W_K in another order. They are left so: the load is as
+    heavy, and F does not contain them.
+    """
+    from safetensors.numpy import save_file
+
+    from eigenlens.tensors.source import resolve
+
+    source = resolve("sample:smollm2")
+    config = {key: value for key, value in source.config.items() if key != "gguf"}
+    config |= {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"}
+    tensors = {llama_name(name): source.store.read(name) for name in source.store.names()}
+    save_file(tensors, Path(folder, "model.safetensors"), metadata={"format": "pt"})
+    Path(folder, "config.json").write_text(json.dumps(config))
+
+
+def run(*arguments: str) -> Usage:
+    """Run this Python with arguments; its own usage by `os.wait4`; SystemExit when it fails."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=out, stderr=err, env=ENVIRONMENT
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            raise SystemExit(f"a process failed, so nothing is compared:\n{err.read()[-2000:]}")
+        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
+        peak = used.ru_maxrss * unit / 1e6
+        return Usage(wall, used.ru_utime + used.ru_stime, peak, out.read())
+
+
+def disagreement(ours: str, plain: str, order: str) -> float:
+    """Largest difference of the leading eigenvalues of both sides, over max |lambda| of the layer.
+
+    The leaders' keys are compared rank by rank, and every eigenvalue with the nearest one of the
+    other side up to conjugation: float32 may swap leaders that all but tie, or cut a pair in two.
+    """
+    worst = 0.0
+    for layer, pairs in zip(json.loads(ours)["layers"], json.loads(plain), strict=True):
+        if layer["order"] != order:
+            raise SystemExit(f"eigenlens ordered by {layer['order']}, not by {order}")
+        a = [complex(*pair) for pair in layer["eigenvalues"][:LEADERS]]
+        b = [complex(*pair) for pair in pairs]
+        key: Callable[[complex], float] = (
+            (lambda z: z.real) if order == "real" else (lambda z: abs(1 + z))
+        )
+        ranks = zip(sorted(map(key, a)), sorted(map(key, b)), strict=True)
+        keys = max(abs(x - y) for x, y in ranks)
+        near = max(
+            min(abs(complex(x.real, abs(x.imag)) - complex(y.real, abs(y.imag))) for y in b)
+            for x in a
+        )
+        worst = max(worst, max(keys, near) / max(map(abs, a)))
+    return worst
+
+
+def compare(case: Case, runs: int) -> tuple[list[str], list[str]]:
+    """Run both sides in turn; the row of the table and the sentences below it."""
+    ours_command = ("-m", "eigenlens", "spectrum", case.model, "--format", "json")
+    plain_command = ("-c", PLAIN, case.folder, case.order)
+    difference = disagreement(run(*ours_command).stdout, run(*plain_command).stdout, case.order)
+    pairs = [(run(*ours_command), run(*plain_command)) for _ in range(runs)]
+    ours, plain = zip(*pairs, strict=True)
+    wall = median(u.wall for u in ours), median(u.wall for u in plain)
+    cpu = median(u.cpu for u in ours), median(u.cpu for u in plain)
+    peak = max(u.peak for u in ours), max(u.peak for u in plain)
+    each = [b.wall / a.wall for a, b in pairs]
+    speed, memory = wall[1] / wall[0], peak[0] / peak[1]
+    row = [case.name, f"{wall[0]:.2f}", f"{wall[1]:.2f}", f"{speed:.1f}x"]
+    row += [f"{min(each):.1f}-{max(each):.1f}x", f"{cpu[0]:.2f}", f"{cpu[1]:.2f}"]
+    row += [f"{peak[0]:.0f}", f"{peak[1]:.0f}", f"{memory:.2f}"]
+    says = [goal(f"{case.name}: >= {case.faster:g}x faster", f"{speed:.1f}x", speed >= case.faster)]
+    if case.memory is not None:
+        name = f"{case.name}: <= {case.memory:g} of the memory"
+        says.append(goal(name, f"{memory:.2f}", memory <= case.memory))
+    says.append(
+        f"{case.name}: the {LEADERS} leading eigenvalues of every layer "
+        f"{'agree' if difference <= TOLERANCE else 'DISAGREE'} to {TOLERANCE:g} of the layer's "
+        f"largest (order {case.order}; worst {difference:.1e})"
+    )
+    return row, says
+
+
+def goal(name: str, found: str, met: bool) -> str:
+    return f"{name}: {found}, {'met' if met else 'NOT met'}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=3, help="counted runs of each side (3)")
+    runs = max(1, parser.parse_args().runs)
+    minilm = run("-m", "eigenlens", "samples", "path", "minilm").stdout.strip()
+    with tempfile.TemporaryDirectory(prefix="eigenlens-bench-") as folder:
+        writer = multiprocessing.get_context("spawn").Process(target=write_smollm2, args=(folder,))
+        writer.start()
+        writer.join()
+        if writer.exitcode:
+            raise SystemExit("sample:smollm2 could not be written as safetensors; see above")
+        cases = [
+            Case("smollm2 fp32, 30 layers", folder, folder, "real", 10, 0.2),
+            Case("minilm, 6 layers", "sample:minilm", minilm, "residual", 4),
+        ]
+        results = [compare(case, runs) for case in cases]
+    head = ["case", "ours s", "plain s", "ratio", "pairwise", "ours CPU", "plain CPU"]
+    head += ["ours MB", "plain MB", "memory"]
+    print(f"eigenlens against AutoModel + numpy.linalg.eig, {runs} runs, {os.cpu_count()} CPUs")
+    print(f"load average now {os.getloadavg()[0]:.1f}; medians of time, largest peaks\n")
+    print(table([head, *(row for row, _ in results)]), end="\n\n")
+    starts = [
+        (option, [run("-m", "eigenlens", option) for _ in range(runs)])
+        for option in ("--help", "--version")
+    ]
+    cells = [
+        [
+            f"eigenlens {option}",
+            f"{median(u.cpu for u in used):.2f}",
+            f"{max(u.peak for u in used):.0f}",
+        ]
+        for option, used in starts
+    ]
+    print(table([["start", "CPU s", "MB"], *cells]), end="\n\n")
+    for _, says in results:
+        print(*says, sep="\n")
+    for option, used in starts:
+        cpu = median(u.cpu for u in used)
+        name = f"eigenlens {option}: <= {HELP_CPU_SECONDS} s of CPU"
+        print(goal(name, f"{cpu:.2f} s", cpu <= HELP_CPU_SECONDS))
+
+
+if __name__ == "__main__":
+    main()
