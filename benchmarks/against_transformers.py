@@ -128,7 +128,7 @@ def run(*arguments: str) -> Usage:
 
 
 def disagreement(ours: str, plain: str, order: str) -> float:
-    """Largest difference of the leading eigenvalues of both sides, over max |lambda| of the leaders.
+    """Largest difference of the leading eigenvalues of both sides, over the largest |lambda|.
 
     The leaders' keys are compared rank by rank, and every eigenvalue with the nearest one of the
     other side up to conjugation: float32 may swap leaders that all but tie, or cut a pair in two.
