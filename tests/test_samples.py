@@ -7,12 +7,14 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from eigenlens import samples
 from eigenlens.errors import SourceError
 from eigenlens.inert import inert, inert_cell
 from eigenlens.samples import SAMPLES, requirements, sample_path, verify_sample
+from eigenlens.tensors.safetensors_file import SafetensorsFile
 
 ROOT = Path(__file__).parents[1]
 WHEELS = [s.name for s in SAMPLES.values() if s.kind == "wheel"]
@@ -119,3 +121,24 @@ def test_inert_over_all_of_unicode() -> None:
 def test_inert_cell(start: str) -> None:
     assert inert_cell(start + "1+1") == "'" + inert(start) + "1+1"
     assert inert_cell("x" + start) == "x" + inert(start)
+
+
+@pytest.mark.parametrize("name", [n for n, s in SAMPLES.items() if s.kind == "bundled"])
+def test_bundled_weights_are_the_pinned_ones(name: str) -> None:
+    verify_sample(name)
+    folder = sample_path(name)
+    found = {p.name for p in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "CARD.md", "card.json"} <= found
+    assert sum(p.stat().st_size for p in folder.iterdir()) == SAMPLES[name].size <= 2_300_000
+
+
+@pytest.mark.parametrize(
+    ("name", "turns"), [("albert-tiny", False), ("albert-tiny-rotating", True)]
+)
+def test_of_the_two_alberts_one_turns(name: str, turns: bool) -> None:
+    weights = SafetensorsFile(sample_path(name) / "model.safetensors")
+    layer = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"
+    W_O, W_V = (weights.read(f"{layer}.{x}.weight").astype(float) for x in ("dense", "value"))
+    values = np.linalg.eigvals(W_O @ W_V)
+    leader = values[np.argmax(np.abs(1 + values))]
+    assert (abs(leader.imag) > 1e-6) is turns

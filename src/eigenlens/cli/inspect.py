@@ -49,6 +49,6 @@ def inspect(
 
             rows = {(r.stack, r.layer, r.kind): asdict(r) for r in run(checkpoint)}
             result = result.with_verification(rows)
-        emit(result, lambda: inspect_view(result.to_dict()), format, out)
+        emit(result, lambda: inspect_view(result.to_dict()), format, out, quiet=quiet)
         if not result.ok:
             raise typer.Exit(1)

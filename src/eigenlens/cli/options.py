@@ -29,7 +29,11 @@ class Dtype(StrEnum):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"eigenlens {__version__}")
+        # boundary uses the formats of this module
+        from eigenlens.cli.boundary import boundary, say
+
+        with boundary(debug=False):
+            say(f"eigenlens {__version__}")
         raise typer.Exit
 
 

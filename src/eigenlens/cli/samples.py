@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from eigenlens.cli.boundary import boundary, emit
-from eigenlens.cli.options import DebugOption, FormatOption, OutOption, VersionOption
+from eigenlens.cli.boundary import boundary, emit, say
+from eigenlens.cli.options import (
+    DebugOption,
+    FormatOption,
+    OutOption,
+    QuietOption,
+    VersionOption,
+)
 
 if TYPE_CHECKING:
     from eigenlens.samples import Sample
@@ -48,6 +54,7 @@ def samples(
     context: typer.Context,
     format: FormatOption = None,
     out: OutOption = None,
+    quiet: QuietOption = False,
     debug: DebugOption = False,
     version: VersionOption = False,
 ) -> None:
@@ -67,7 +74,7 @@ def samples(
             except SourceError:
                 found.append((sample, False))
         result = SampleList(tuple(found))
-        emit(result, lambda: samples_view(result.found), format, out)
+        emit(result, lambda: samples_view(result.found), format, out, quiet=quiet)
 
 
 @app.command()
@@ -76,4 +83,4 @@ def path(name: str, debug: DebugOption = False) -> None:
     with boundary(debug):
         from eigenlens.samples import sample_path
 
-        print(sample_path(name.removeprefix("sample:")))
+        say(str(sample_path(name.removeprefix("sample:"))))

@@ -105,7 +105,7 @@ def spectrum(
         from eigenlens.report.serialise import SUFFIXES, check_target
         from eigenlens.report.tables import spectrum_view
         from eigenlens.report.vectors import SUFFIXES as VECTOR_SUFFIXES
-        from eigenlens.report.vectors import write_vectors
+        from eigenlens.report.vectors import vector_bytes
         from eigenlens.spectra.analyse import spectrum as compute
 
         if out is not None:
@@ -131,6 +131,5 @@ def spectrum(
                 progress=progress,
             )
         warn(list(result.warnings), quiet)
-        if vectors is not None:
-            write_vectors(result, vectors)
-        emit(result, lambda: spectrum_view(result), format, out)
+        files = {} if vectors is None else {vectors: vector_bytes(result, vectors)}
+        emit(result, lambda: spectrum_view(result), format, out, files=files, quiet=quiet)

@@ -9,6 +9,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -118,7 +119,8 @@ def check_target(path: Path, suffixes: Sequence[str]) -> None:
     OptionError
         The suffix is not one of `suffixes`.
     SourceError
-        The folder does not exist, or the path is a folder.
+        The folder does not exist or takes no files, or the path is a folder, a device or a file
+        that may not be written.
     """
     if path.suffix.lower() not in suffixes:
         raise OptionError(
@@ -131,6 +133,11 @@ def check_target(path: Path, suffixes: Sequence[str]) -> None:
             f"cannot write {inert(str(path))!r}: there is no folder "
             f"{inert(str(path.parent))!r}; create it first"
         )
+    if path.exists() and not path.is_file():
+        raise SourceError(f"{inert(str(path))!r} is no ordinary file; name another one")
+    place = path.resolve()
+    if not os.access(place if place.exists() else place.parent, os.W_OK):
+        raise SourceError(f"cannot write {inert(str(path))!r}: Permission denied")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -141,26 +148,47 @@ def write_atomically(path: Path, content: bytes) -> None:
     SourceError
         The file cannot be written; the message says why.
     """
+    write_together({path: content})
+
+
+def write_together(files: Mapping[Path, bytes]) -> None:
+    """Write several files, all of them or none: each is complete on disk before the first moves.
+
+    A symbolic link is followed and stays.
+
+    Raises
+    ------
+    SourceError
+        A file cannot be written; the message says which and why.
+    """
+    staged: dict[str, Path] = {}
+    path = Path()
     try:
-        handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise SourceError(f"cannot write {inert(str(path))!r}: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
+        for path, content in files.items():
+            _stage(path.resolve(), content, staged)
+        for name, path in staged.items():
+            os.replace(name, path)
     except OSError as error:
         raise SourceError(f"cannot write {inert(str(path))!r}: {error.strerror}") from None
     finally:
-        if os.path.exists(name):
-            os.unlink(name)
+        for name in staged:
+            with suppress(OSError):
+                os.unlink(name)
 
 
-def write_result(result: Result, path: Path) -> None:
-    """Write a result in the format of the path's suffix.
+def _stage(path: Path, content: bytes, staged: dict[str, Path]) -> None:
+    """`content` in a new file beside `path`, entered in `staged` before a byte is written."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".eigenlens-")
+    staged[name] = path
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(name, 0o666 & ~umask)
+
+
+def file_bytes(result: Result, path: Path) -> bytes:
+    """A result in the format of the path's suffix.
 
     Raises
     ------
@@ -168,4 +196,4 @@ def write_result(result: Result, path: Path) -> None:
         The suffix is unknown, the place not writable, or pyarrow missing.
     """
     check_target(path, list(SUFFIXES))
-    write_atomically(path, SUFFIXES[path.suffix.lower()](result))
+    return SUFFIXES[path.suffix.lower()](result)

@@ -15,6 +15,7 @@ from eigenlens.report.words import (
     complex_text,
     percent,
     regime_text,
+    size_of,
     spectrum_sentences,
     steps_text,
 )
@@ -45,16 +46,18 @@ def plain_table(columns: Sequence[tuple[str, str]], title: str | None = None) ->
         collapse_padding=True,
     )
     for heading, justify in columns:
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        # Numbers stay whole; where 100 columns are short, words wrap.
+        table.add_column(heading, justify=justify, no_wrap=justify == "right")  # type: ignore[arg-type]
     return table
 
 
 def spectrum_view(result: Spectrum) -> RenderableType:
     """Everything that `eigenlens spectrum` prints as a table."""
     parts: list[RenderableType] = [_heading(result)]
-    for stack in dict.fromkeys(layer.stack for layer in result.layers):
+    stacks = dict.fromkeys(layer.stack for layer in result.layers)
+    for stack in stacks:
         layers = [x for x in result.layers if x.stack == stack]
-        parts.append(_layers_table(layers))
+        parts.append(_layers_table(layers, inert(stack) if len(stacks) > 1 else None))
     parts += [Text(sentence) for sentence in spectrum_sentences(result)]
     for layer in result.layers:
         if layer.heads is not None:
@@ -84,7 +87,7 @@ def _heading(result: Spectrum) -> Text:
     return text
 
 
-def _layers_table(layers: Sequence[LayerSpectrum]) -> Table:
+def _layers_table(layers: Sequence[LayerSpectrum], title: str | None) -> Table:
     shared = any(x.steps > 1 for x in layers)
     columns = [("layer", "right")]
     columns += [("steps", "right")] if shared else []
@@ -97,17 +100,17 @@ def _layers_table(layers: Sequence[LayerSpectrum]) -> Table:
         ("error", "right"),
         ("regime", "left"),
     ]
-    table = plain_table(columns)
+    table = plain_table(columns, title)
     for layer in layers:
         first, second = _distinct(layer)
-        row: list[str | Text] = [str(layer.layer)]
+        row: list[str | Text] = [f"{'cross ' * (layer.kind == 'cross')}{layer.layer}"]
         row += [str(layer.steps)] if shared else []
         row += [
             first,
             second,
             percent(layer.gap),
             steps_text(layer.steps_to_separate),
-            f"{layer.spectral_norm:.2f}",
+            size_of(layer.spectral_norm),
             f"{layer.error_bars[0]:.0e}" if layer.error_bars.size else "-",
             Text(regime_text(layer.regime), style=_STYLES[layer.regime]),
         ]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from eigenlens.report.serialise import check_target, write_atomically
+from eigenlens.report.serialise import check_target
 from eigenlens.spectra.result import Spectrum
 
 SUFFIXES = (".safetensors", ".npz")
 
 
-def write_vectors(result: Spectrum, path: Path) -> None:
-    """Write eigenvalues and right and left vectors of every layer.
+def vector_bytes(result: Spectrum, path: Path) -> bytes:
+    """Eigenvalues and right and left vectors of every layer, in the format of the path's suffix.
 
     Keys are ``decoder.3.right`` (d, k), ``decoder.3.left`` (d, k) and ``decoder.3.eigenvalues``
     (k,), cross attention as ``decoder.cross.3``; column j belongs to eigenvalue j. In a
@@ -34,9 +34,8 @@ def write_vectors(result: Spectrum, path: Path) -> None:
         arrays[f"{layer.name}.eigenvalues"] = layer.eigenvalues[:kept]
     if path.suffix.lower() == ".npz":
         sink = io.BytesIO()
-        np.savez(sink, allow_pickle=False, **arrays)
-        write_atomically(path, sink.getvalue())
-        return
+        np.savez(sink, **arrays)
+        return sink.getvalue()
     from safetensors.numpy import save
 
     split = {
@@ -44,4 +43,4 @@ def write_vectors(result: Spectrum, path: Path) -> None:
         for name, array in arrays.items()
         for part in ("real", "imag")
     }
-    write_atomically(path, save(split, metadata={"format": "np", "schema": "eigenlens.vectors/1"}))
+    return bytes(save(split, metadata={"format": "np", "schema": "eigenlens.vectors/1"}))

@@ -11,10 +11,22 @@ from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
 
 def complex_text(value: complex) -> str:
-    """``+1.238`` or ``-0.133±2.169i`` (a pair is shown once)."""
-    if value.imag == 0:
-        return f"{value.real:+.3f}"
-    return f"{value.real:+.3f}±{abs(value.imag):.3f}i"
+    """``+1.238`` or ``-0.133±2.169i`` (a pair is shown once); very small or large: ``+1.2e-05``."""
+    size = abs(value)
+    digits = ".3f" if size == 0 or 1e-3 <= size < 1e4 else ".1e"
+    real = _signed(value.real, digits)
+    return real if value.imag == 0 else f"{real}±{abs(value.imag):{digits}}i"
+
+
+def _signed(x: float, digits: str) -> str:
+    """`x` with its sign, which is not a minus before nothing but zeros."""
+    text = f"{x:+{digits}}"
+    return text if float(text) else text.replace("-", "+", 1)
+
+
+def size_of(x: float) -> str:
+    """A norm: ``5.06``, or ``1.2e-05`` where two decimals do not fit it."""
+    return f"{x:.2f}" if x == 0 or 0.01 <= x < 1e4 else f"{x:.1e}"
 
 
 def percent(x: float | None) -> str:
@@ -56,6 +68,15 @@ def spectrum_sentences(result: Spectrum) -> list[str]:
         return ["No layer has an attention matrix with a spectrum here."]
     if len(layers) == 1:
         return _one_layer(layers[0])
+    groups: dict[str, list[LayerSpectrum]] = {}
+    for layer in layers:
+        groups.setdefault(f"{layer.stack}{' cross' * (layer.kind == 'cross')}", []).append(layer)
+    if len(groups) == 1:
+        return _many_layers(layers)
+    return [f"{name}: {text}" for name, group in groups.items() for text in _many_layers(group)]
+
+
+def _many_layers(layers: Sequence[LayerSpectrum]) -> list[str]:
     counts = Counter(layer.regime for layer in layers)
     parts = []
     for regime in REGIMES:
@@ -65,7 +86,7 @@ def spectrum_sentences(result: Spectrum) -> list[str]:
             parts.append(f"in {counts[regime]} {noun} ({where}) {REGIMES[regime]}")
     out = [_upper("; ".join(parts)) + "."]
     led = [x for x in layers if x.gap is not None and x.regime != "no_consensus"]
-    if led:
+    if len(led) > 1:
         strong, weak = max(led, key=_gap), min(led, key=_gap)
         out.append(
             f"The leader is clearest in layer {strong.layer} ({percent(strong.gap)} ahead of the "
