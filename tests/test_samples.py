@@ -141,4 +141,4 @@ def test_of_the_two_alberts_one_turns(name: str, turns: bool) -> None:
     W_O, W_V = (weights.read(f"{layer}.{x}.weight").astype(float) for x in ("dense", "value"))
     values = np.linalg.eigvals(W_O @ W_V)
     leader = values[np.argmax(np.abs(1 + values))]
-    assert (abs(leader.imag) > 1e-6) is turns
+    assert bool(abs(leader.imag) > 1e-6) is turns
