@@ -143,6 +143,11 @@ def _word_piece(text: str) -> Tokenizer:
         vocab_size=VOCAB, special_tokens=special, limit_alphabet=80, show_progress=False
     )
     tokenizer.train_from_iterator(text.splitlines(), trainer)
+    # The trainer numbers its tokens differently from run to run, so number them anew.
+    words = special + sorted(set(tokenizer.get_vocab()) - set(special))
+    tokenizer.model = models.WordPiece(
+        {word: index for index, word in enumerate(words)}, unk_token=UNK
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{CLS} $A {SEP}",
         pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",

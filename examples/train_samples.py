@@ -160,9 +160,16 @@ LLAMA = {
 WARM = ((0.15, 4, True), (1.0, 4, False))
 GROWING = ((0.175, 2, True), (0.45, 2, False), (0.68, 4, False), (0.86, 6, False), (1.0, 12, False))
 SOONER = ((0.25, 2, True), (0.5, 2, False), (0.7, 4, False), (0.86, 6, False), (1.0, 12, False))
+ROTATING = (
+    "Chosen for a complex leading eigenvalue: seeds 1, 2 and 3 were trained in full, and seed 2 "
+    "was kept, because its leader is complex with the widest gap (seed 1: real, 0.5620, gap 0.015; "
+    "seed 2: 0.6108 ± 0.0193i, gap 0.020; seed 3: 0.5620 ± 0.0377i, gap 0.004)."
+)
 RECIPES = {
     "albert-tiny": Recipe("AlbertForMaskedLM", ALBERT, 3800, 2e-3, stages=GROWING),
-    "albert-tiny-rotating": Recipe("AlbertForMaskedLM", ALBERT, 2000, 2e-3, seed=1, stages=SOONER),
+    "albert-tiny-rotating": Recipe(
+        "AlbertForMaskedLM", ALBERT, 2000, 2e-3, seed=2, stages=SOONER, note=ROTATING
+    ),
     "bert-tiny": Recipe("BertForMaskedLM", BERT, 3200, 2e-3, stages=WARM),
     "gpt2-tiny": Recipe("GPT2LMHeadModel", GPT2, 4000, 3e-3),
     "gptneo-tiny": Recipe("GPTNeoForCausalLM", GPTNEO, 3500, 3e-3),
@@ -303,7 +310,7 @@ class Run:
         state = torch.load(self.path, weights_only=True)
         if state["identity"] != self.identity:
             raise SystemExit(
-                f"{self.path} is of another run (seed, steps or text): delete it or drop --resume"
+                f"{self.path} is of another run (seed, steps, text or tokenizer): drop --resume"
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -343,6 +350,7 @@ def train(name: str, args: argparse.Namespace, corpus: Corpus) -> None:
     model = recipe.build(ids)
     full_depth = model.config.num_hidden_layers
     identity = {"name": name, "seed": seed, "steps": steps, "corpus": corpus.sha256}
+    identity["tokenizer"] = tokenizer.to_str()
     state = args.out / ".state" / f"{name}.pt"
     run = Run(model, make_optimizer(model, recipe.lr), state, identity)
     if args.resume and state.exists():
@@ -463,7 +471,7 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
     if card["objective"] == "masked":
         extra = f" {HIDDEN:.0%} of the tokens are masked; the bigram sees the true left neighbour."
     lines = [
-        f"A `{card['class']}` of {card['parameters']:,} parameters, trained from nothing by "
+        f"Class `{card['class']}`, {card['parameters']:,} parameters, trained from nothing by "
         f"`examples/train_samples.py` of eigenlens. Licence: {card['licence']}.\n",
         "| loss in nats per token | held-out |\n|---|---|",
         f"| this model, float16 weights | {loss['held_out']:.3f} |",
@@ -478,7 +486,7 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
     ]
     if run["stages"]:
         stages = [
-            f"{'causal' if causal else 'masked'} with {depth} layers until {share:.0%}"
+            f"{'causal' if causal else 'masked'} with {depth} layers until {share:.1%}"
             for share, depth, causal in run["stages"]
         ]
         lines.append(f"- Stages: {', '.join(stages)} of the steps.")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
+from eigenlens.cli.boundary import boundary
 from eigenlens.cli.inspect import inspect
 from eigenlens.cli.options import VersionOption
 from eigenlens.cli.samples import app as samples_app
@@ -16,8 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(spectrum)
-app.command()(inspect)
+app.command(short_help="The direction each layer pushes tokens towards.")(spectrum)
+app.command(short_help="Which tensors make each layer's F.")(inspect)
 app.add_typer(samples_app, name="samples")
 
 
@@ -32,4 +35,8 @@ def eigenlens(version: VersionOption = False) -> None:
 
 def main() -> None:
     """Entry point of the ``eigenlens`` command."""
-    app()
+    try:
+        with boundary(debug=False):
+            app()
+    except typer.Exit as error:
+        sys.exit(error.exit_code)

@@ -88,7 +88,7 @@ def spectrum(
     stack: StackOption = None,
     layers: LayersOption = None,
     dtype: Annotated[Dtype, typer.Option(help="Compute dtype.")] = Dtype.float64,
-    seed: Annotated[int, typer.Option(help="Of the Krylov start vectors.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the Krylov start vectors.")] = 0,
     format: FormatOption = None,
     out: OutOption = None,
     quiet: QuietOption = False,

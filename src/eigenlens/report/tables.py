@@ -15,6 +15,7 @@ from eigenlens.report.words import (
     complex_text,
     percent,
     regime_text,
+    share_text,
     size_of,
     spectrum_sentences,
     steps_text,
@@ -139,6 +140,7 @@ def _heads_table(layer: LayerSpectrum) -> Table:
         ],
         title=f"{inert(layer.name)}: heads",
     )
+    whole = abs(complex(layer.eigenvalues[0])) if layer.eigenvalues.size else 0.0
     for head in layer.heads or ():
         lead = complex_text(complex(head.eigenvalues[0])) if head.eigenvalues.size else "-"
         table.add_row(
@@ -146,17 +148,13 @@ def _heads_table(layer: LayerSpectrum) -> Table:
             lead,
             _signed(head.ov_trace_ratio),
             _signed(head.copying_score),
-            "-" if head.share is None else _share(head.share),
+            "-" if head.share is None else share_text(head.share, whole),
         )
     return table
 
 
 def _signed(x: float | None) -> str:
     return "-" if x is None else f"{x:+.2f}"
-
-
-def _share(z: complex) -> str:
-    return f"{z.real:+.3f}" if abs(z.imag) < 5e-4 else f"{z.real:+.3f}{z.imag:+.3f}i"
 
 
 _SIDES = {

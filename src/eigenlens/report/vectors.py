@@ -34,7 +34,7 @@ def vector_bytes(result: Spectrum, path: Path) -> bytes:
         arrays[f"{layer.name}.eigenvalues"] = layer.eigenvalues[:kept]
     if path.suffix.lower() == ".npz":
         sink = io.BytesIO()
-        np.savez(sink, **arrays)
+        np.savez(sink, **arrays)  # type: ignore[arg-type]
         return sink.getvalue()
     from safetensors.numpy import save
 

@@ -12,10 +12,25 @@ from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
 def complex_text(value: complex) -> str:
     """``+1.238`` or ``-0.133±2.169i`` (a pair is shown once); very small or large: ``+1.2e-05``."""
-    size = abs(value)
-    digits = ".3f" if size == 0 or 1e-3 <= size < 1e4 else ".1e"
+    digits = _digits(abs(value))
     real = _signed(value.real, digits)
     return real if value.imag == 0 else f"{real}±{abs(value.imag):{digits}}i"
+
+
+def share_text(share: complex, whole: float) -> str:
+    """A head's part of an eigenvalue of modulus `whole`: ``+0.130+0.219i``.
+
+    All parts of one eigenvalue are shown to the same digits; an imaginary part below them is left
+    out.
+    """
+    digits = _digits(whole)
+    real, imag = _signed(share.real, digits), _signed(share.imag, digits)
+    return real if abs(share.imag) < 5e-4 * min(1.0, whole) else f"{real}{imag}i"
+
+
+def _digits(size: float) -> str:
+    """Three decimals for numbers that they fit, else two digits and an exponent."""
+    return ".3f" if size == 0 or 1e-3 <= size < 1e4 else ".1e"
 
 
 def _signed(x: float, digits: str) -> str:
