@@ -126,7 +126,7 @@ def test_a_device_is_no_target_and_a_link_stays(tmp_path: Path) -> None:
     assert json.loads(real.read_text())["schema"] == "eigenlens.samples/1"
 
 
-@pytest.mark.parametrize("form", ["table", "json", "csv"])
+@pytest.mark.parametrize("form", ["table", "json"])
 def test_an_ascii_terminal(form: str) -> None:
     """Data are UTF-8 whatever the locale says; a table loses a sign, not the run."""
     done = process(

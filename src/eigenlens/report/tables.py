@@ -65,6 +65,8 @@ def spectrum_view(result: Spectrum) -> RenderableType:
             parts += [Text(), _heads_table(layer)]
         if layer.tokens is not None:
             parts += [Text(), *_tokens_table(layer, layer.tokens)]
+    if any(layer.heads is not None for layer in result.layers):
+        parts.append(Text(_HEADS_LEGEND, style="dim"))
     for skipped in result.skipped:
         parts.append(Text(f"{skipped.stack} layer {skipped.layer} left out: {skipped.reason}"))
     return Group(*parts)
@@ -127,6 +129,12 @@ def _distinct(layer: LayerSpectrum) -> tuple[str, str]:
         texts.insert(0, "0 (kernel)")
     texts += ["-", "-"]
     return texts[0], texts[1]
+
+
+_HEADS_LEGEND = (
+    "trace ratio: +1 for a head that copies what it sees, -1 for one that inverts it; copying: the "
+    "same seen through the vocabulary; the shares of all heads add up to the leading eigenvalue"
+)
 
 
 def _heads_table(layer: LayerSpectrum) -> Table:
@@ -265,8 +273,8 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
     names = layers[0]["tensors"] if layers else {}
     for role, name in names.items():
         if name is not None:
-            parts.append(Text(f"{role:>7}  {inert(name)}", style="dim"))
-    if names:
+            parts.append(Text(f"{role:>8}  {inert(name)}", style="dim"))
+    if len(layers) > 1:
         parts.append(Text("(the names of the first layer; the others differ in the number)"))
     for s in record["skipped"]:
         parts.append(Text(f"{s['stack']} layer {s['layer']} left out: {s['reason']}"))

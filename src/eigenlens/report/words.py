@@ -137,7 +137,8 @@ def _one_layer(layer: LayerSpectrum) -> list[str]:
 def _meaning(layer: LayerSpectrum) -> str:
     text = REGIMES[layer.regime]
     if layer.regime == "complex_dominant" and layer.angle is not None:
-        angle = f"{math.degrees(abs(layer.angle)):.0f} degrees"
+        size = math.degrees(abs(layer.angle))
+        angle = f"{size:.0f} degrees" if size >= 10 else f"{size:.2g} degrees"
         per = "a step" if layer.order != "real" else "per unit of log depth"
         text += f", {angle} {per}"
     return text
