@@ -23,6 +23,7 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/write_outputs.py --check
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import eigenlens
 from eigenlens.circuit import readout as readout_module
 from eigenlens.circuit.checkpoint import open_checkpoint
-from eigenlens.errors import NumericsError, OptionError
+from eigenlens.errors import ArchitectureError, NumericsError, OptionError
+from eigenlens.tensors.vocabulary import byte_level_text
 from families import BY_NAME
 
 PRE = {
@@ -118,7 +120,7 @@ def test_embeddings_are_lifted_to_the_stream(name: str, lift: str | None, tiny: 
     w = np.random.default_rng(0).standard_normal(16)
     np.testing.assert_allclose(out.W_E(), W_E, atol=1e-6)
     np.testing.assert_allclose(out.read_scores(w), W_E @ w, atol=1e-12)
-    assert (lift is not None) == ("through" in out.read_note)
+    assert (lift is not None) == (", then" in out.read_note)
 
 
 @pytest.mark.parametrize("name", ["llama", "opt", "albert", "electra", "bert"])
@@ -131,6 +133,25 @@ def test_blocks_and_the_copying_map(
     expected = out.W_E().astype(float).T @ out.W_U().astype(float)
     np.testing.assert_allclose(out.copying_map(), expected, rtol=1e-5, atol=1e-5)
     assert out.W_U().shape == (40, 16)
+
+
+def test_files_without_an_embedding_have_null_copying_scores(tiny: Any) -> None:
+    model = tiny("llama", head=False)
+    body = {k: v for k, v in model.state_dict().items() if "embed_tokens" not in k}
+    checkpoint = open_checkpoint((body, model.config))
+    assert not checkpoint.readout.has_vocabulary
+    heads = eigenlens.spectrum(checkpoint, per_head=True).layers[0].heads
+    assert heads is not None
+    assert [head.copying_score for head in heads] == [None] * 4
+    assert all(head.ov_trace_ratio is not None for head in heads)
+    with pytest.raises(ArchitectureError, match="embed_tokens"):
+        checkpoint.readout.read_scores(np.ones(16))
+
+
+def test_bytes_that_are_no_character_are_shown_as_bytes() -> None:
+    assert byte_level_text("Ġcaf\u00c3\u00a9") == " caf\u00e9"
+    assert byte_level_text("a\u00c3") == "a<0xC3>"
+    assert byte_level_text("\u00a9\u00c3\u00a9") == "<0xA9>\u00e9"
 
 
 def test_a_vision_model_has_no_tokens(tiny: Any) -> None:

@@ -122,13 +122,11 @@ def test_a_negative_seed_is_wrong_usage() -> None:
     assert run("spectrum", "sample:albert-rxn", "--seed", "-1").exit_code == 2
 
 
-@pytest.mark.xfail(reason="a ValueError of numpy", raises=ValueError, strict=True)
 def test_a_negative_seed_from_python() -> None:
     with pytest.raises(OptionError, match="seed is -1"):
         eigenlens.spectrum("sample:albert-rxn", seed=-1)
 
 
-@pytest.mark.xfail(reason="transformers writes its load report and bar, raw", run=False)
 def test_verification_keeps_transformers_quiet(folder: Path) -> None:
     loud = ("TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS")
     done = subprocess.run(

@@ -69,8 +69,8 @@ class Readout:
         name, tied = self._unembedding
         head = f"{'tied ' if tied else ''}unembedding '{inert(name)}'"
         if self._mode == "head":
-            return f"{head} through the head's linear transform"
-        return f"{head} through the final norm's gain" if self.final_norm else head
+            return f"head's linear transform, then the {head}"
+        return f"final norm's gain, then the {head}" if self.final_norm else head
 
     def read_scores(self, w: Float[np.ndarray, "d"]) -> Float[np.ndarray, "vocab"]:
         """Inner product of every token's embedding with a direction that is read."""
@@ -80,9 +80,7 @@ class Readout:
     def read_note(self) -> str:
         """How `read_scores` reads a direction."""
         lift = self._lift_name
-        return f"embedding '{inert(self._embedding)}'" + (
-            f" through '{inert(lift)}'" if lift else ""
-        )
+        return f"embedding '{inert(self._embedding)}'" + (f", then '{inert(lift)}'" if lift else "")
 
     def W_E(self) -> Float[np.ndarray, "vocab d"]:
         """The embedding in the residual stream's coordinates, float32 (vocab, d)."""
@@ -124,6 +122,11 @@ class Readout:
             right = dense if right is None else right @ dense
         total = total if lift is None else lift @ total
         return total if right is None else total @ right
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether the files hold a token embedding (towers and adapters are saved without)."""
+        return self._first(self.row.embedding) is not None
 
     @cached_property
     def final_norm(self) -> Norm | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from eigenlens.arrays import compute_dtype
@@ -86,7 +88,8 @@ def load_model(
     if found.format == "gguf":
         options["gguf_file"] = next(iter(_files(found)))
     try:
-        model = loader.from_pretrained(where, **options)
+        with _quiet(transformers):
+            model = loader.from_pretrained(where, **options)
     except ImportError as error:
         raise MissingDependencyError(
             f"transformers needs another package for {found.label}: {_line(error)}"
@@ -94,6 +97,24 @@ def load_model(
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise SourceError(f"transformers cannot load {found.label}: {_line(error)}") from error
     return model.to(device).eval()
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Hold back transformers' bars and load reports, whatever the environment asks for.
+
+    What a report says of missing weights reaches nobody's data here: the caller verifies F.
+    """
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _files(source: Source) -> set[str]:

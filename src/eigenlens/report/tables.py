@@ -21,7 +21,7 @@ from eigenlens.report.words import (
     steps_text,
 )
 from eigenlens.spectra.orders import ORDERS
-from eigenlens.spectra.result import LayerSpectrum, Spectrum, Tokens
+from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
 if TYPE_CHECKING:
     from eigenlens.samples import Sample
@@ -59,14 +59,15 @@ def spectrum_view(result: Spectrum) -> RenderableType:
     for stack in stacks:
         layers = [x for x in result.layers if x.stack == stack]
         parts.append(_layers_table(layers, inert(stack) if len(stacks) > 1 else None))
-    parts += [Text(sentence) for sentence in spectrum_sentences(result)]
-    for layer in result.layers:
-        if layer.heads is not None:
-            parts += [Text(), _heads_table(layer)]
-        if layer.tokens is not None:
-            parts += [Text(), *_tokens_table(layer, layer.tokens)]
-    if any(layer.heads is not None for layer in result.layers):
-        parts.append(Text(_HEADS_LEGEND, style="dim"))
+    parts.append(Text(" ".join(spectrum_sentences(result))))
+    if result.layers:
+        parts.append(Text(columns_legend(result.layers[0].order), style="dim"))
+    with_heads = [x for x in result.layers if x.heads is not None]
+    if with_heads:
+        parts += [Text(), _heads_table(with_heads), Text(_HEADS_LEGEND, style="dim")]
+    with_tokens = [x for x in result.layers if x.tokens is not None]
+    if with_tokens:
+        parts += [Text(), *_tokens_table(with_tokens)]
     for skipped in result.skipped:
         parts.append(Text(f"{skipped.stack} layer {skipped.layer} left out: {skipped.reason}"))
     return Group(*parts)
@@ -77,17 +78,33 @@ def _heading(result: Spectrum) -> Text:
     text = Text()
     text.append(inert(str(m["source"])), style="bold")
     kind = f"{inert(str(m['model_type']))}, " if m["model_type"] else ""
-    groups = "" if m["n_kv_heads"] == m["n_heads"] else f" ({m['n_kv_heads']} for values)"
-    text.append(
-        f"  {kind}d {m['d_model']}, {m['n_heads']} heads{groups} of {m['head_dim']}"
-        + (f", {m['placement']}-norm" if m["placement"] else "")
-    )
+    text.append(f"  {kind}{_sizes(m)}")
     if result.layers:
         first = result.layers[0]
         text.append(
             f"\noperator {first.operator}, leading by {first.order} ({ORDERS[first.order].meaning})"
         )
     return text
+
+
+def _sizes(m: dict[str, Any]) -> str:
+    """``d 576, 9 heads (3 for values) of 64, pre-norm``."""
+    groups = "" if m["n_kv_heads"] == m["n_heads"] else f" ({m['n_kv_heads']} for values)"
+    placement = f", {m['placement']}-norm" if m["placement"] else ""
+    return f"d {m['d_model']}, {m['n_heads']} heads{groups} of {m['head_dim']}{placement}"
+
+
+def columns_legend(order: str) -> str:
+    """What the headings of a table of layers stand for, under an order."""
+    after = (
+        "10x after: steps of this layer until the second direction is 10 times behind"
+        if order != "real"
+        else "10x depth: factor by which depth must grow until the second is 10 times behind"
+    )
+    return (
+        f"gap: how far the first is ahead of the second; {after}; |F|: largest singular value; "
+        "error: error bar of the leading eigenvalue"
+    )
 
 
 def _layers_table(layers: Sequence[LayerSpectrum], title: str | None) -> Table:
@@ -137,27 +154,31 @@ _HEADS_LEGEND = (
 )
 
 
-def _heads_table(layer: LayerSpectrum) -> Table:
+def _heads_table(layers: Sequence[LayerSpectrum]) -> Table:
     table = plain_table(
         [
+            ("layer", "left"),
             ("head", "right"),
             ("leading", "right"),
             ("trace ratio", "right"),
             ("copying", "right"),
-            ("share of lambda_1", "right"),
+            ("share of leading", "right"),
         ],
-        title=f"{inert(layer.name)}: heads",
+        title="heads",
     )
-    whole = abs(complex(layer.eigenvalues[0])) if layer.eigenvalues.size else 0.0
-    for head in layer.heads or ():
-        lead = complex_text(complex(head.eigenvalues[0])) if head.eigenvalues.size else "-"
-        table.add_row(
-            str(head.head),
-            lead,
-            _signed(head.ov_trace_ratio),
-            _signed(head.copying_score),
-            "-" if head.share is None else share_text(head.share, whole),
-        )
+    for layer in layers:
+        whole = abs(complex(layer.eigenvalues[0])) if layer.eigenvalues.size else 0.0
+        for head in layer.heads or ():
+            lead = complex_text(complex(head.eigenvalues[0])) if head.eigenvalues.size else "-"
+            table.add_row(
+                inert(layer.name) if head.head == 0 else "",
+                str(head.head),
+                lead,
+                _signed(head.ov_trace_ratio),
+                _signed(head.copying_score),
+                "-" if head.share is None else share_text(head.share, whole),
+            )
+        table.add_section()
     return table
 
 
@@ -167,28 +188,41 @@ def _signed(x: float | None) -> str:
 
 _SIDES = {
     "right": "writes",
-    "right_imag": "writes (imaginary part)",
+    "right_imag": "writes, turned",
     "left": "reads",
-    "left_imag": "reads (imaginary part)",
+    "left_imag": "reads, turned",
 }
+_TOKENS_LEGEND = (
+    "writes: the tokens at both ends of the direction that is written (right eigenvector); reads: "
+    "of the one that is read (left eigenvector); turned: the other axis of a pair's plane"
+)
 
 
-def _tokens_table(layer: LayerSpectrum, tokens: dict[str, Tokens]) -> Iterator[RenderableType]:
+def _tokens_table(layers: Sequence[LayerSpectrum]) -> Iterator[RenderableType]:
     table = Table(
         box=box.SIMPLE_HEAD,
         title_justify="left",
         pad_edge=False,
-        title=f"{inert(layer.name)}: tokens of the leading direction",
+        title="tokens of the leading direction",
         width=WIDTH,
     )
+    table.add_column("layer", no_wrap=True)
     table.add_column("side", no_wrap=True)
     table.add_column("towards", ratio=1)
     table.add_column("away from", ratio=1)
-    for side, found in tokens.items():
-        table.add_row(_SIDES[side], _token_list(found.positive), _token_list(found.negative))
+    notes: dict[str, None] = {}
+    for layer in layers:
+        name = inert(layer.name)
+        for side, found in (layer.tokens or {}).items():
+            lists = _token_list(found.positive), _token_list(found.negative)
+            table.add_row(name, _SIDES[side], *lists)
+            name = ""
+            notes[f"{_SIDES[side].split(',')[0]}: through the {found.through}"] = None
+        table.add_section()
     yield table
-    for note in dict.fromkeys(t.through for t in tokens.values()):
-        yield Text(f"through the {inert(note)}", style="dim")
+    yield Text(_TOKENS_LEGEND, style="dim")
+    for note in notes:
+        yield Text(inert(note), style="dim")
 
 
 def _token_list(tokens: Sequence[tuple[str, float]]) -> Text:
@@ -229,15 +263,23 @@ def size_text(n: int) -> str:
     return f"{n / 1e6:.1f} MB" if n >= 1e5 else f"{n / 1e3:.1f} kB"
 
 
+_INSPECT_LEGEND = (
+    "steps: how often a pass uses the layer; layout: how the files hold the values; rank: the most "
+    "that F can have; scale: factor on the attention output; bias: of the projections V and O"
+)
+_VERIFY_LEGEND = (
+    "; 1 token, 4 tokens, per head: relative error of F x + b against the running model, for one "
+    "token, for four equal ones, and head by head for different ones"
+)
+
+
 def inspect_view(record: dict[str, Any]) -> RenderableType:
     """The table of `eigenlens inspect`."""
     m = record["model"]
     heading = Text()
     heading.append(inert(str(m["source"])), style="bold")
     heading.append(
-        f"  {inert(str(m['model_type']))}: {m['n_layers']} layers, d {m['d_model']}, "
-        f"{m['n_heads']} heads of {m['head_dim']}, {m['n_kv_heads']} for values; "
-        f"{m['norm']}, {m['placement']}-norm"
+        f"  {inert(str(m['model_type']))}, {m['n_layers']} layers, {_sizes(m)} ({m['norm']})"
     )
     parts: list[RenderableType] = [heading]
     layers = record["layers"]
@@ -287,6 +329,7 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
                 + ("what this model applies." if good == len(layers) else "NOT right everywhere.")
             )
         )
+    parts.append(Text(_INSPECT_LEGEND + (_VERIFY_LEGEND if verified else ""), style="dim"))
     return Group(*parts)
 
 

@@ -52,10 +52,12 @@ def percent(x: float | None) -> str:
 
 
 def steps_text(x: float | None) -> str:
-    """Steps to separate, rounded up; a dash where they are not defined."""
-    if x is None or not math.isfinite(x):
+    """Steps to separate, rounded up; a dash where they are not defined, ``> 1e6`` beyond use."""
+    if x is None:
         return "-"
-    return f"{math.ceil(x)}" if x < 1e5 else f"{x:.0e}".replace("e+0", "e").replace("e+", "e")
+    if x > 1e6:
+        return "> 1e6"
+    return f"{math.ceil(x)}" if x <= 1e5 else f"{x:.0e}".replace("e+0", "e")
 
 
 def regime_text(regime: str) -> str:
@@ -104,7 +106,7 @@ def _many_layers(layers: Sequence[LayerSpectrum]) -> list[str]:
     if len(led) > 1:
         strong, weak = max(led, key=_gap), min(led, key=_gap)
         out.append(
-            f"The leader is clearest in layer {strong.layer} ({percent(strong.gap)} ahead of the "
+            f"The lead is clearest in layer {strong.layer} ({percent(strong.gap)} ahead of the "
             f"second) and weakest in layer {weak.layer} ({percent(weak.gap)})."
         )
     return out
@@ -129,7 +131,7 @@ def _one_layer(layer: LayerSpectrum) -> list[str]:
             enough = ", within" if reached else ", more than"
             enough += f" the {layer.steps} that the model takes"
         out.append(
-            f"The second direction falls a factor 10 behind the leader in {steps} steps{enough}."
+            f"The second direction falls 10 times behind the first in {steps} steps{enough}."
         )
     return out
 

@@ -89,9 +89,9 @@ def trace_ratio(
 
 
 def vocabulary_map(checkpoint: Checkpoint) -> Float[np.ndarray, "d d"] | None:
-    """``W_E^T W_U`` (d, d) of the token matrices; None for a model without them."""
+    """``W_E^T W_U`` (d, d) of the token matrices; None for a model or files without them."""
     try:
         readout = checkpoint.readout
     except OptionError:  # a vision model, or arrays without a vocabulary: no score to give
         return None
-    return readout.copying_map()
+    return readout.copying_map() if readout.has_vocabulary else None

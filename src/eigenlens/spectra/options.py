@@ -60,6 +60,8 @@ class SpectrumOptions:
             raise OptionError(f"decode is {self.decode}; it is a number of tokens, 0 or more")
         if not 0 <= self.tie_tolerance < 1:
             raise OptionError(f"tie tolerance is {self.tie_tolerance}; it lies in [0, 1)")
+        if self.seed < 0:
+            raise OptionError(f"seed is {self.seed}; it is a whole number, 0 or more")
         if self.operator not in OPERATORS:
             known = ", ".join(OPERATORS)
             raise OptionError(f"operator {self.operator!r} is unknown; use one of {known}")

@@ -33,14 +33,22 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def byte_level_text(token: str) -> str:
-    """A token of the byte-level alphabet as text; incomplete characters become U+FFFD.
+    """A token of the byte-level alphabet as text; bytes that are no character read ``<0xE2>``.
 
     A token with a character outside the alphabet (an added token) is returned as it is.
     """
     alphabet = _byte_alphabet()
     if any(character not in alphabet for character in token):
         return token
-    return bytes(alphabet[character] for character in token).decode("utf-8", errors="replace")
+    return _decoded(bytes(alphabet[character] for character in token))
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        lost = "".join(f"<0x{byte:02X}>" for byte in raw[error.start : error.end])
+        return raw[: error.start].decode("utf-8") + lost + _decoded(raw[error.end :])
 
 
 def metaspace_text(token: str) -> str:
