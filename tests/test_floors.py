@@ -22,14 +22,16 @@ FLOORS = (
     ("cli",),
     ("report",),
     ("live",),
+    ("measure",),
     ("spectra",),
     ("circuit",),
     ("tensors",),
-    ("samples", "arrays", "blas"),
+    ("samples", "prompts", "arrays", "blas", "cache"),
+    ("writing",),
     ("errors", "inert"),
 )
 HEIGHT = {room: -i for i, rooms in enumerate(FLOORS) for room in rooms}
-NUMERIC = ("circuit", "spectra", "tensors")
+NUMERIC = ("circuit", "spectra", "tensors", "measure", "prompts")
 NEVER = ("torch", "transformers")
 LAZY = ("gguf", "huggingface_hub", "scipy", "pandas", "pyarrow", "tokenizers")
 HEAVY_AT_TOP = {"cli": ("numpy", "rich", *NEVER, *LAZY), "report": (*NEVER, *LAZY)}

@@ -14,8 +14,9 @@ import pytest
 
 import eigenlens
 from eigenlens.errors import SourceError
-from eigenlens.report.serialise import strict, to_csv, to_json, write_atomically
+from eigenlens.report.serialise import strict, to_csv, to_json
 from eigenlens.report.words import spectrum_sentences
+from eigenlens.writing import write_atomically
 
 
 class Fake:
@@ -75,9 +76,6 @@ def test_a_csv_cell_runs_no_formula(text: str) -> None:
     assert lines[0] == "name,x"
     assert lines[1].startswith("'")
     assert lines[1].endswith(",-1.5")
-
-
-
 
 
 def test_sentences_agree_with_the_result() -> None:

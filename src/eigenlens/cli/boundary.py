@@ -111,7 +111,8 @@ def emit(
     The table goes to stdout unless only a file was asked for; 100 columns when stdout is no
     terminal, so that what is piped reads the same everywhere.
     """
-    from eigenlens.report.serialise import FORMATS, file_bytes, write_together
+    from eigenlens.report.serialise import FORMATS, file_bytes
+    from eigenlens.writing import write_together
 
     written = dict(files or {})
     if out is not None:

@@ -7,9 +7,7 @@ import io
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -138,53 +136,6 @@ def check_target(path: Path, suffixes: Sequence[str]) -> None:
     place = path.resolve()
     if not os.access(place if place.exists() else place.parent, os.W_OK):
         raise SourceError(f"cannot write {inert(str(path))!r}: Permission denied")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` beside `path` and move it into place; a failure leaves nothing behind.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be written; the message says why.
-    """
-    write_together({path: content})
-
-
-def write_together(files: Mapping[Path, bytes]) -> None:
-    """Write several files, all of them or none: each is complete on disk before the first moves.
-
-    A symbolic link is followed and stays.
-
-    Raises
-    ------
-    SourceError
-        A file cannot be written; the message says which and why.
-    """
-    staged: dict[str, Path] = {}
-    path = Path()
-    try:
-        for path, content in files.items():
-            _stage(path.resolve(), content, staged)
-        for name, path in staged.items():
-            os.replace(name, path)
-    except OSError as error:
-        raise SourceError(f"cannot write {inert(str(path))!r}: {error.strerror}") from None
-    finally:
-        for name in staged:
-            with suppress(OSError):
-                os.unlink(name)
-
-
-def _stage(path: Path, content: bytes, staged: dict[str, Path]) -> None:
-    """`content` in a new file beside `path`, entered in `staged` before a byte is written."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".eigenlens-")
-    staged[name] = path
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(name, 0o666 & ~umask)
 
 
 def file_bytes(result: Result, path: Path) -> bytes:
