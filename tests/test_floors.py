@@ -21,6 +21,7 @@ PACKAGE = Path(eigenlens.__file__).parent
 FLOORS = (
     ("cli",),
     ("report",),
+    ("dynamics",),
     ("live",),
     ("measure",),
     ("spectra",),
