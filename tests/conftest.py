@@ -12,7 +12,7 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 from jaxtyping import install_import_hook
 
-CHECKED = ["eigenlens.circuit", "eigenlens.spectra", "eigenlens.arrays"]
+CHECKED = [f"eigenlens.{room}" for room in ("circuit", "spectra", "measure", "arrays", "prompts")]
 install_import_hook(CHECKED, "beartype.beartype")
 
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class Mask:
         stability of consensus).
         """
         if not self.causal:
-            return np.r_[1.0, np.zeros(n - 1)]
+            return np.asarray(np.eye(1, n)[0])
         seen = np.minimum(np.arange(1, n + 1), self.window or n)
         return np.asarray(np.sort(1.0 / seen)[::-1])
 

@@ -207,7 +207,7 @@ def turned(path: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t"]:
     """
     _, _, plane = np.linalg.svd(path, full_matrices=False)
     flat = path @ plane[:2].T
-    phase = np.unwrap(np.arctan2(flat[:, 1], flat[:, 0]))
+    phase = np.asarray(np.unwrap(np.arctan2(flat[:, 1], flat[:, 0])))
     halves = math.floor(abs(phase[-1] - phase[0]) / math.pi)
     if halves == 0:
         return phase
@@ -216,7 +216,7 @@ def turned(path: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t"]:
     if values[0] <= 1e-18 * values[1]:
         return phase
     round_ = flat @ axes / np.sqrt(values)
-    return np.unwrap(np.arctan2(round_[:, 1], round_[:, 0]))
+    return np.asarray(np.unwrap(np.arctan2(round_[:, 1], round_[:, 0])))
 
 
 def _period(path: Float[np.ndarray, "t d"], tolerance: Tolerance) -> int | None:

@@ -168,14 +168,17 @@ def _move_row(U: States, new: States, basis: Basis) -> tuple[Float[np.ndarray, "
 
 
 def decay(
-    values: Float[np.ndarray, "t"], time: Float[np.ndarray, "t"], floor: float = 1e-11
+    values: Float[np.ndarray, "t"],
+    time: Float[np.ndarray, "t"],
+    floor: float = 1e-11,
+    top: float = 0.05,
 ) -> float | None:
     """Slope of ``log values`` over `time`, least squares over the later half of the clean part.
 
-    The clean part is where values are above `floor` (rounding) and below .05 (the linear regime);
+    The clean part is where values are above `floor` (rounding) and below `top` (linear regime);
     None with fewer than 4 points.
     """
-    clean = np.flatnonzero((values > floor) & (values < 0.05) & np.isfinite(time))
+    clean = np.flatnonzero((values > floor) & (values < top) & np.isfinite(time))
     if clean.size:  # the last unbroken stretch
         breaks = np.flatnonzero(np.diff(clean) > 1)
         clean = clean[breaks[-1] + 1 :] if breaks.size else clean

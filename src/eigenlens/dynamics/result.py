@@ -1,0 +1,131 @@
+"""What a simulation returns: trajectory, outcome and what was foretold; JSON and flat rows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from eigenlens.dynamics.predict import Prediction
+
+SCHEMA = "eigenlens.simulate/1"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The same quantities as in a `Prediction`, fitted to what was seen; None where not seen.
+
+    Rates are of the starts that ended with equal tokens, the median over these.
+    """
+
+    disagreement_rate: float | None = None
+    alignment_rate: float | None = None
+    exponent: float | None = None
+    angle_per_step: float | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """How often an outcome was met: share of the starts, with its Wilson interval (95 %)."""
+
+    label: str
+    count: int
+    share: float
+    interval: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Where the tokens ended.
+
+    Attributes
+    ----------
+    label
+        The most frequent outcome over the starts, a key of `eigenlens.dynamics.outcome.LABELS`.
+    groups
+        Sizes of the groups of equal tokens, of the first start with this label.
+    step_reached
+        Median step from which it held, over the starts with this label; None if it never did for
+        good within the tolerance.
+    settled
+        Whether the motion had ended, or turned steadily, in all of these.
+    target
+        `v1`, `plane`, `span` or `kernel`: what the leading eigenvalues foretell.
+    distance
+        Angle of the final tokens to the target in radians, root mean square; median over starts.
+    period
+        Steps after which a rotation closes; None otherwise.
+    """
+
+    label: str
+    groups: tuple[int, ...]
+    step_reached: int | None
+    settled: bool
+    target: str
+    distance: float
+    period: int | None
+    observed: Observed
+    predicted: Prediction | None
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A finished simulation.
+
+    Attributes
+    ----------
+    model, options
+        What was simulated, and how.
+    trajectory
+        One record a step, means over the starts: step, layer, cosine, disagreement, gamma, gain,
+        rho; step 0 is the start, with gamma, gain and rho None.
+    outcome, basins
+        Where the tokens ended; how often each outcome was met.
+    stability
+        Moduli of the leading multipliers of the Jacobian at the final state of the first start,
+        largest first; None where that state moves.
+    eigenvalues
+        Of the layer matrix that a whole pass stands for, leading first.
+    final
+        The last states, (starts, n, d).
+    """
+
+    model: dict[str, Any]
+    options: dict[str, Any]
+    trajectory: tuple[dict[str, Any], ...]
+    outcome: Summary
+    basins: tuple[Share, ...]
+    stability: tuple[float, ...] | None
+    eigenvalues: tuple[complex, ...]
+    warnings: tuple[str, ...] = ()
+    final: Float[np.ndarray, "s n d"] = field(
+        repr=False, default_factory=lambda: np.zeros((0, 0, 0))
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, as in the schema ``eigenlens.simulate/1``."""
+        from eigenlens import __version__
+
+        outcome = asdict(self.outcome)
+        outcome["groups"] = list(self.outcome.groups)
+        return {
+            "schema": SCHEMA,
+            "eigenlens_version": __version__,
+            "model": dict(self.model),
+            "options": dict(self.options),
+            "warnings": list(self.warnings),
+            "outcome": outcome,
+            "basins": [
+                {"label": b.label, "count": b.count, "share": b.share, "interval": list(b.interval)}
+                for b in self.basins
+            ],
+            "stability": None if self.stability is None else list(self.stability),
+            "eigenvalues": [[v.real, v.imag] for v in self.eigenvalues],
+            "trajectory": [dict(step) for step in self.trajectory],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat record a step."""
+        return [dict(step) for step in self.trajectory]

@@ -1,0 +1,231 @@
+"""Layers iterated from many starts: where the tokens end, beside what the spectrum foretold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from eigenlens.dynamics.effective import ORDER_OF, Target, effective_matrix, find_target
+from eigenlens.dynamics.maps import Form, LayerMap, l2_map
+from eigenlens.dynamics.masks import Mask, parse_mask
+from eigenlens.dynamics.matrices import build_layers, random_starts
+from eigenlens.dynamics.outcome import Outcome, Tolerance
+from eigenlens.dynamics.predict import Prediction, predict
+from eigenlens.dynamics.result import Simulation
+from eigenlens.dynamics.run import Run, iterate
+from eigenlens.dynamics.stability import leading_multipliers
+from eigenlens.dynamics.summary import basins, outcomes, summarise, trajectory
+from eigenlens.errors import OptionError, ShapeError
+
+States = Float[np.ndarray, "s n d"]
+FORMS: tuple[Form, ...] = ("normalised", "stream")
+
+
+def simulate_matrices(
+    F: Any = None,
+    heads: Any = None,
+    *,
+    logits: Any = None,
+    position: Any = None,
+    form: Form = "normalised",
+    mask: str = "full",
+    steps: int = 100,
+    starts: int = 1,
+    n_tokens: int = 24,
+    states: Any = None,
+    radius: float | str = 1.0,
+    tie_tolerance: float = 0.01,
+    tolerance: Tolerance | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Simulation:
+    """Iterate layers given as matrices, and say where tokens end and what was foretold.
+
+    Parameters
+    ----------
+    F, heads, logits, position
+        See `eigenlens.dynamics.matrices.build_layers`: one matrix a layer or one a head.
+    form
+        ``normalised``, ``N(x + attn(x))``, or ``stream``, ``h + attn(N(h))``; N the L2 norm.
+    mask
+        ``full``, ``causal`` or ``window:W``.
+    steps
+        Layer steps.
+    starts, n_tokens, seed
+        Random starts on the sphere, tokens in each.
+    states
+        Starts of one's own, (n, d) or (s, n, d), instead of random ones.
+    radius
+        Of N: a number, or ``sqrt_d``.
+    tie_tolerance
+        Relative gap below which leaders count as tied.
+    tolerance
+        When directions count as equal and as still.
+    progress
+        Called with (steps done, steps in all).
+
+    Raises
+    ------
+    OptionError, ShapeError, NumericsError
+        An option or a matrix is not usable; the message says what and what to do.
+
+    Examples
+    --------
+    >>> import numpy as np, eigenlens
+    >>> found = eigenlens.simulate(F=np.diag([1.0, 0.6, 0.2]), n_tokens=5)
+    >>> found.outcome.label, round(found.outcome.observed.alignment_rate, 3)
+    ('consensus', 0.8)
+    """
+    if form not in FORMS:
+        raise OptionError(f"form {form!r} is unknown; use one of {', '.join(FORMS)}")
+    chosen = parse_mask(mask)
+    layers = build_layers(F, heads, logits, position, chosen)
+    d = layers[0].F.shape[0]
+    r = parse_radius(radius, d)
+    X = _starts(states, starts, n_tokens, d, r, seed)
+    matrices = [layer.F for layer in layers]
+    maps = [l2_map(layer, form, r) for layer in layers]
+    order = ORDER_OF[form]
+    whole = find_target(effective_matrix(matrices, form), order, tie_tolerance)
+    own = [whole] if len(layers) == 1 else [find_target(m, order, tie_tolerance) for m in matrices]
+    foretold = foretell(whole, form, chosen, X.shape[1], len(layers))
+    return finish(
+        {
+            "source": "matrices",
+            "d_model": d,
+            "n_layers": len(layers),
+            "n_heads": int(layers[0].F_heads.shape[0]),
+        },
+        {
+            "form": form,
+            "mask": str(chosen),
+            "steps": steps,
+            "starts": len(X),
+            "n_tokens": X.shape[1],
+            "radius": r,
+            "order": order,
+            "tie_tolerance": tie_tolerance,
+            "seed": seed,
+        },
+        maps,
+        X,
+        steps,
+        whole,
+        own,
+        foretold,
+        tolerance or Tolerance(),
+        progress,
+    )
+
+
+def parse_radius(radius: float | str, d: int) -> float:
+    """A radius in numbers: itself, or the square root of d for ``sqrt_d``.
+
+    Raises
+    ------
+    OptionError
+        Another text, or a number that is not positive and finite.
+    """
+    if radius == "sqrt_d":
+        return math.sqrt(d)
+    try:
+        r = float(radius)
+    except ValueError:
+        r = math.nan
+    if not (math.isfinite(r) and r > 0):
+        raise OptionError(f"radius is {radius!r}; use a positive number or sqrt_d")
+    return r
+
+
+def _starts(states: Any, starts: int, n: int, d: int, radius: float, seed: int) -> States:
+    if states is None:
+        if starts < 1 or n < 1:
+            raise OptionError(f"{starts} starts of {n} tokens: at least one of each is needed")
+        if seed < 0:
+            raise OptionError(f"seed is {seed}; it is a whole number, 0 or more")
+        return random_starts(starts, n, d, radius, seed)
+    X = np.array(states, dtype=np.float64)
+    X = X[None] if X.ndim == 2 else X
+    if X.ndim != 3 or X.shape[2] != d or 0 in X.shape:
+        raise ShapeError(f"states have shape {np.shape(states)}; expected (n, {d}) or (s, n, {d})")
+    if not np.isfinite(X).all():
+        raise OptionError("states hold a NaN or an infinity")
+    return X
+
+
+def foretell(target: Target, form: Form, mask: Mask, n: int, depth: int) -> Prediction | None:
+    """The prediction for a pass; None where none is made.
+
+    Rates are those of a leader without a tie. For different layers they hold a pass, and only where
+    the mask is full: under another mask tokens mix differently at every layer.
+    """
+    if target.regime == "near_degenerate" or target.name == "kernel":
+        return None
+    if depth > 1 and form == "normalised" and mask.causal:
+        return None
+    return predict(target.eigenvalues, form, mask, n)
+
+
+def finish(
+    model: dict[str, Any],
+    options: dict[str, Any],
+    maps: Sequence[LayerMap],
+    X: States,
+    steps: int,
+    whole: Target,
+    own: Sequence[Target],
+    foretold: Prediction | None,
+    tolerance: Tolerance,
+    progress: Callable[[int, int], None] | None,
+    *,
+    with_stability: bool = True,
+) -> Simulation:
+    """Run the maps and put the result together; for matrices and live models alike."""
+    if steps < 1:
+        raise OptionError(f"steps is {steps}; at least 1 is needed")
+    form = maps[0].form
+    run = iterate(maps, X, steps, whole.basis, [target.basis for target in own], progress)
+    found = outcomes(run, form, tolerance)
+    summary = summarise(run, found, whole, foretold, form, tolerance)
+    stability = None
+    if with_stability and form == "normalised":
+        stability = _stability(maps, run, found[0])
+    return Simulation(
+        model=model,
+        options=options,
+        trajectory=trajectory(run, len(maps)),
+        outcome=summary,
+        basins=basins(found),
+        stability=stability,
+        eigenvalues=tuple(complex(v) for v in whole.eigenvalues[:8]),
+        warnings=tuple(_warnings(run, summary.settled, steps)),
+        final=run.final,
+    )
+
+
+def _stability(maps: Sequence[LayerMap], run: Run, outcome: Outcome) -> tuple[float, ...] | None:
+    """Moduli of the leading multipliers where the first start ended, if that is a fixed point."""
+    if outcome.label not in ("consensus", "flip", "bipartite", "clusters", "none"):
+        return None
+    X = run.final[0]
+
+    def whole_pass(Y: States) -> States:
+        for step in maps:
+            Y = step(Y)
+        return Y
+
+    sign = -1.0 if outcome.label == "flip" else 1.0
+    moved = np.linalg.norm(sign * whole_pass(X[None])[0] - X) / np.linalg.norm(X)
+    if moved > 1e-6:
+        return None
+    return tuple(float(abs(m)) for m in leading_multipliers(whole_pass, X, 4, sign))
+
+
+def _warnings(run: Run, settled: bool, steps: int) -> list[str]:
+    if settled or len(run.movement) < steps:
+        return []
+    return [f"not settled after {steps} steps: more steps may end elsewhere"]
