@@ -21,7 +21,7 @@ PACKAGE = Path(eigenlens.__file__).parent
 FLOORS = (
     ("cli",),
     ("report",),
-    ("dynamics",),
+    ("steer", "dynamics"),
     ("live",),
     ("measure",),
     ("spectra",),

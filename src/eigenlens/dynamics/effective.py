@@ -44,10 +44,11 @@ class Target:
 
 
 def effective_matrix(matrices: Sequence[Matrix], form: Form) -> Matrix:
-    """``prod_t (I + F_t) - I`` for the normalised map, where norms only rescale equal tokens;
-    ``sum_t F_t`` for the stream, whose state hardly changes within a late pass.
+    """The layers of a pass as one.
 
-    One layer gives F itself.
+    ``prod_t (I + F_t) - I`` for the normalised map, where norms only rescale equal tokens;
+    ``sum_t F_t`` for the stream, whose state hardly changes within a late pass. One layer gives F
+    itself.
     """
     if len(matrices) == 1:
         return matrices[0]

@@ -1,0 +1,207 @@
+"""Which row w the edit ``dW_O = alpha u w^T`` reads tokens with; one function a probe.
+
+z_i is what the output projection sees of token i: the concatenated head outputs, values repeated
+over the query heads that share them. The token then receives ``alpha u (w.z_i)``, and F becomes
+``F + alpha u q^T`` with ``q = W_V^T w`` (W_V repeated likewise). Two things must both hold: u is
+the leading eigenvector (alpha q.u > 0 and large), and w.z_i has one sign over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from eigenlens.circuit.circuit import OVCircuit
+from eigenlens.errors import NumericsError, OptionError, ShapeError
+
+Vector = Float[np.ndarray, "m"]
+
+TAU = 0.5
+"""``q.u`` that the calibrated probe is held to before it is scaled."""
+RIDGE = 0.01
+"""Ridge of the calibrated probe, relative to the mean variance ``tr(C) / m``."""
+_SMALL = 1e-6
+
+
+@dataclass(frozen=True)
+class Moments:
+    """First and second moments of the head outputs over tokens of some text.
+
+    Attributes
+    ----------
+    mean
+        Mean z, (m,).
+    second
+        ``C = mean z z^T``, (m, m).
+    count
+        Tokens.
+    """
+
+    mean: Vector
+    second: Float[np.ndarray, "m m"]
+    count: int
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The values as the output projection sees them, and what is written for a reading.
+
+    Attributes
+    ----------
+    values
+        W_V repeated over the heads that share it, (m, d).
+    F
+        The layer matrix, (d, d).
+    """
+
+    values: Float[np.ndarray, "m d"]
+    F: Float[np.ndarray, "d d"]
+
+
+def repeated_values(circuit: OVCircuit) -> Float[np.ndarray, "m d"]:
+    """W_V with every head's rows repeated for the query heads that read it: ``F = W_O @ this``."""
+    r = circuit.n_kv_heads
+    heads = circuit.value().reshape(r, circuit.head_dim, -1)
+    full = np.repeat(heads, circuit.n_heads // r, axis=0)
+    return np.asarray(full.reshape(circuit.n_heads * circuit.head_dim, -1))
+
+
+def reader(circuit: OVCircuit) -> Reader:
+    """What the probes need of a layer.
+
+    Raises
+    ------
+    ShapeError
+        The layer reads another width than it writes: it has no spectrum to steer.
+    """
+    if not circuit.is_square:
+        raise ShapeError(
+            f"{circuit.stack} layer {circuit.layer} reads {circuit.d_in} coordinates and writes "
+            f"{circuit.d_model}: it has no eigenvectors to steer"
+        )
+    values = repeated_values(circuit)
+    return Reader(values, np.asarray(np.asarray(circuit.W_O, dtype=np.float64) @ values))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A reading vector, and the direction that is written for it.
+
+    Attributes
+    ----------
+    w
+        What reads z, (m,).
+    written
+        What is written for ``w.z = 1`` at strength 1: u, or ``(lambda* I - F) u`` for placement.
+    """
+
+    w: Vector
+    written: Float[np.ndarray, "d"]
+
+
+def eigen(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
+    """``w = W_V u``: q.u = |W_V u|^2, the largest for a given |w|; weights alone are needed.
+
+    Tokens split by the sign of ``u^T W_V^T z``, so u and -u are reached whatever the strength.
+
+    Raises
+    ------
+    NumericsError
+        The values hardly see u.
+    """
+    seen = layer.values @ u
+    size = float(np.linalg.norm(seen))
+    if size <= _SMALL * np.linalg.norm(layer.values):
+        raise NumericsError(
+            f"the values of this layer do not see the direction (|W_V u| = {size:.1e}): no edit of "
+            "W_O can make it an eigenvector; take another layer or direction"
+        )
+    return Probe(seen / size, u)
+
+
+def direction(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
+    """``w = u``, the plain ``alpha u u^T``; for square W_O only.
+
+    Raises
+    ------
+    ShapeError
+        W_O is not square.
+    """
+    m, d = layer.values.shape
+    if m != d:
+        raise ShapeError(
+            f"W_O has shape ({d}, {m}): u u^T does not fit it; use the probe eigen or calibrated"
+        )
+    return Probe(u, u)
+
+
+def calibrated(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
+    """Least squares: w.z near 1 for all tokens, subject to ``q.u = TAU``.
+
+    Minimises ``mean (w.z_i - 1)^2 + rho |w|^2``, rho = RIDGE tr(C)/m, with a Lagrange multiplier:
+    with ``A = C + rho I`` and ``g = W_V u``, ``w = A^-1 zbar + (TAU - g.A^-1 zbar) / (g.A^-1 g)
+    A^-1 g``. O(m^3).
+
+    Raises
+    ------
+    OptionError
+        There are no moments: text and a live model are needed.
+    NumericsError
+        The values hardly see u, or the text gives too few tokens.
+    """
+    if moments is None:
+        raise OptionError(
+            "the calibrated probe needs text and a live model; use --probe eigen for weights only"
+        )
+    g = layer.values @ eigen(layer, u, None).written
+    m = len(g)
+    rho = RIDGE * float(np.trace(moments.second)) / m
+    if not rho > 0:
+        raise NumericsError("the head outputs are all 0 over the calibration text")
+    both = np.linalg.solve(moments.second + rho * np.eye(m), np.stack([moments.mean, g], axis=1))
+    toward, along = both[:, 0], both[:, 1]
+    return Probe(toward + (TAU - g @ toward) / (g @ along) * along, u)
+
+
+def placement(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
+    """``w.W_V u = 1`` with the least norm; written is ``(lambda* I - F) u``, see `placed`.
+
+    The direction written depends on lambda*, so it is filled in by `placed`.
+    """
+    seen = layer.values @ u
+    eigen(layer, u, None)  # raises where the values do not see u
+    return Probe(seen / float(seen @ seen), u)
+
+
+def placed(layer: Reader, u: Vector, probe: Probe, value: float) -> Probe:
+    """The placement probe for one eigenvalue: ``dW_O = (value I - F) u w^T`` has it at u.
+
+    The other eigenvalues become those of ``F (I - u q^T)``, whatever `value`.
+    """
+    return Probe(probe.w, value * u - layer.F @ u)
+
+
+PROBES: Mapping[str, Callable[[Reader, Vector, Moments | None], Probe]] = {
+    "calibrated": calibrated,
+    "eigen": eigen,
+    "direction": direction,
+    "placement": placement,
+}
+"""Probe by the name that users type."""
+
+
+def scaled(probe: Probe, Z: Float[np.ndarray, "n m"] | None) -> Probe:
+    """The probe in its unit: mean ``|w.z|`` over tokens 1 with text, ``|w| = 1`` without.
+
+    Raises
+    ------
+    NumericsError
+        It reads nothing from any token.
+    """
+    size = float(np.linalg.norm(probe.w)) if Z is None else float(np.mean(np.abs(Z @ probe.w)))
+    if not np.isfinite(size) or size <= 0:
+        raise NumericsError("the probe reads 0 from every token: take another direction or text")
+    return Probe(probe.w / size, probe.written)
