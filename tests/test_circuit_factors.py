@@ -140,7 +140,7 @@ G = Geometry(6, 1, 4, 2, 3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_reading_undoes_writing_and_leaves_the_rest(name: str) -> None:
     layout = LAYOUTS[name]
-    g = Geometry(6, 1, 4, 4, 3) if name == "per_head" else G
+    g = Geometry(6, 1, 4, 4, 3) if name in ("per_head", "blocks_of_four", "interleaved") else G
     rng = np.random.default_rng(0)
     stored = rng.normal(size=layout.shape(g, 6))
     W_V = rng.normal(size=(g.value_width, 6))

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from eigenlens import __version__, open_checkpoint
 from eigenlens.cli.app import app
 
-ALBERT = "sample:albert-rxn"
+ALBERT = "sample:albert-tiny-rotating"
 TOP = {"schema", "eigenlens_version", "model", "options", "warnings", "layers", "skipped"}
 MODEL = {
     *("source", "model_type", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim"),
@@ -58,7 +58,7 @@ def test_json_has_the_fields_of_the_interface() -> None:
     layer = found["layers"][0]
     assert set(layer) >= LAYER
     assert (found["schema"], layer["steps"]) == ("eigenlens.spectrum/1", 12)
-    assert len(layer["heads"]) == 8
+    assert len(layer["heads"]) == 4
     assert {"eigenvalues", "ov_trace_ratio", "copying_score", "share"} <= set(layer["heads"][0])
     for side in ("right", "left"):
         assert len(layer["tokens"][side]["positive"]) == 3
@@ -100,7 +100,7 @@ def test_vectors_are_eigenvectors(tmp_path: Path, suffix: str) -> None:
     stem = next(n for n in found if n.endswith(".right")).removesuffix(".right")
     values, right, left = (found[f"{stem}.{part}"] for part in ("eigenvalues", "right", "left"))
     F = open_checkpoint(ALBERT).circuits()[0].dense()
-    assert right.shape == left.shape == (256, len(values))
+    assert right.shape == left.shape == (128, len(values))
     tolerance = 1e-11 * np.linalg.norm(F, 2)
     assert np.abs(F @ right - right * values).max() < tolerance
     assert np.abs(left.conj().T @ F - values[:, None] * left.conj().T).max() < tolerance
@@ -108,10 +108,10 @@ def test_vectors_are_eigenvectors(tmp_path: Path, suffix: str) -> None:
 
 
 def test_layers_all_quiet_and_version() -> None:
-    found = record("sample:minilm", "--layers", "0,3-5", "-k", "2")
-    assert [x["layer"] for x in found["layers"]] == [0, 3, 4, 5]
+    found = record("sample:llama-tiny", "--layers", "0,2-4", "-k", "2")
+    assert [x["layer"] for x in found["layers"]] == [0, 2, 3, 4]
     full = record(ALBERT, "--all")["layers"][0]
-    assert len(full["eigenvalues"]) == 256
+    assert len(full["eigenvalues"]) == 128
     assert full["henrici"] is not None
     assert run("spectrum", ALBERT, "--quiet").stderr == ""
     assert run("--version").stdout == f"eigenlens {__version__}\n"
@@ -143,7 +143,7 @@ def test_a_traceback_only_with_debug() -> None:
     "args",
     [
         [ALBERT, "--per-head", "--decode", "3"],
-        ["sample:minilm", "--layers", "0,5", "--per-head", "--decode", "3"],
+        ["sample:bert-tiny", "--layers", "0,3", "--per-head", "--decode", "3"],
         ["sample:smollm2", "--layers", "2,27", "--decode", "8"],
         ["sample:smollm2", "--layers", "20", "--per-head"],
     ],
@@ -166,7 +166,7 @@ def python(code: str) -> str:
     [
         (["--help"], (*HEAVY, "scipy", "numpy")),
         (["--version"], (*HEAVY, "scipy", "numpy")),
-        (["spectrum", "sample:minilm", "--layers", "0"], HEAVY),
+        (["spectrum", "sample:gpt2-tiny", "--layers", "0"], HEAVY),
     ],
 )
 def test_what_a_command_imports(args: list[str], banned: tuple[str, ...]) -> None:

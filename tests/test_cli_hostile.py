@@ -104,13 +104,11 @@ def test_sizes_that_cannot_be(folder: Path, key: str, size: Any, tmp_path: Path)
     assert not (tmp_path / "a.json").exists()
 
 
-@pytest.mark.xfail(reason="numpy is asked for an array of 10^30", strict=True)
 def test_a_size_beyond_any_index(folder: Path) -> None:
     configure(folder, hidden_size=10**30)
     assert "hidden_size" in run("spectrum", folder).stderr
 
 
-@pytest.mark.xfail(reason="a record is made for each of 10^9 layers: memory runs out", run=False)
 def test_more_layers_than_the_files_can_hold(folder: Path) -> None:
     configure(folder, num_hidden_layers=10**9)
     result = run("spectrum", folder)
@@ -119,12 +117,12 @@ def test_more_layers_than_the_files_can_hold(folder: Path) -> None:
 
 
 def test_a_negative_seed_is_wrong_usage() -> None:
-    assert run("spectrum", "sample:albert-rxn", "--seed", "-1").exit_code == 2
+    assert run("spectrum", "sample:albert-tiny", "--seed", "-1").exit_code == 2
 
 
 def test_a_negative_seed_from_python() -> None:
     with pytest.raises(OptionError, match="seed is -1"):
-        eigenlens.spectrum("sample:albert-rxn", seed=-1)
+        eigenlens.spectrum("sample:albert-tiny", seed=-1)
 
 
 def test_verification_keeps_transformers_quiet(folder: Path) -> None:

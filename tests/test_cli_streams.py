@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from eigenlens.cli.app import app
 
-TINY = "sample:albert-rxn"
+TINY = "sample:albert-tiny"
 DEVICE = Path("/dev/full")
 full_disk = pytest.mark.skipif(not DEVICE.exists(), reason="needs /dev/full")
 
@@ -65,7 +65,8 @@ def test_a_full_disk_under_the_files(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
-    done = process("spectrum", TINY, "--out", values, "--vectors", vectors, preexec_fn=limit)
+    files = ("--out", values, "--vectors", vectors, "--no-cache")
+    done = process("spectrum", TINY, *files, preexec_fn=limit)
     one_line(done, "cannot write", "File too large")
     assert done.stdout == ""
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
@@ -83,7 +84,8 @@ def test_both_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             raise OSError(28, "No space left on device")
         return real(handle, *args, **options)
 
-    args = ["spectrum", TINY, "--vectors", tmp_path / "v.npz", "--out", tmp_path / "a.json"]
+    files = ["--vectors", tmp_path / "v.npz", "--out", tmp_path / "a.json"]
+    args = ["spectrum", TINY, "--no-cache", *files]
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdopen", fdopen)
         result = run(*args)
@@ -130,7 +132,7 @@ def test_a_device_is_no_target_and_a_link_stays(tmp_path: Path) -> None:
 def test_an_ascii_terminal(form: str) -> None:
     """Data are UTF-8 whatever the locale says; a table loses a sign, not the run."""
     done = process(
-        *("spectrum", "sample:smollm2", "--layers", "20", "--decode", "30", "--format", form),
+        *("spectrum", "sample:gptneo-tiny", "--layers", "3", "--decode", "30", "--format", form),
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -199,10 +201,10 @@ def test_every_command_takes_the_common_options(tmp_path: Path, command: list[st
 
 
 def test_stack_and_options_are_told(tmp_path: Path) -> None:
-    args = ["spectrum", "sample:minilm", "--stack", "encoder", "--layers", "1,4-4", "-k", "1"]
+    args = ["spectrum", "sample:bert-tiny", "--stack", "encoder", "--layers", "1,3-3", "-k", "1"]
     found = json.loads(run(*args, "--format", "json").stdout)
-    assert [x["layer"] for x in found["layers"]] == [1, 4]
-    assert (found["options"]["stack"], found["options"]["layers"]) == ("encoder", [1, 4])
+    assert [x["layer"] for x in found["layers"]] == [1, 3]
+    assert (found["options"]["stack"], found["options"]["layers"]) == ("encoder", [1, 3])
 
 
 D = 4

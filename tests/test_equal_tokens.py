@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from eigenlens.circuit.architectures import ARCHITECTURES
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import ArchitectureError, MissingDependencyError, OptionError
-from eigenlens.live import verify as verify_module
+from eigenlens.live import watch as watch_module
 from eigenlens.live.load import load_model
-from eigenlens.live.verify import verify
-from families import BY_NAME, FAMILIES
+from eigenlens.live.verify import VerifyRow, verify
+from families import BY_NAME, FAMILIES, GOLDEN, fault, outcome, switches, verified
 
 TOLERANCE = 1e-10
 
@@ -37,10 +38,56 @@ def test_saved_model_agrees_with_the_live_one(name: str, head: bool, tiny: Any, 
     assert all(row.ok for row in rows)
 
 
-def test_every_row_of_the_table_has_a_family() -> None:
-    from eigenlens.circuit.architectures import ARCHITECTURES
+def traps() -> list[str]:
+    """As few model types as show every layout, placement, note, ... that the table knows."""
+    shown: dict[str, set[str]] = {}
+    for model_type, row in ARCHITECTURES.items():
+        found = shown.setdefault(model_type, set())
+        for s in row.stacks:
+            found.add(f"{s.kind} {s.output_orientation} {s.layout!r}")
+            found |= {f"{s.kind} {s.placement!r}", f"{s.norm_kind!r} {s.norm_affine!r}"}
+            found |= {repr(x) for x in (s.output_scale, s.value_scale, s.skip, s.bare, s.per_layer)}
+            found |= {repr(x) for x in (s.slots, s.gain_offset, s.layer_notes, *s.notes)}
+        found |= {f"tower {tower.name}" for tower in row.towers}
+    by_hand = {family.model_type for family in FAMILIES}
+    left = set().union(*shown.values()) - set().union(*(shown[t] for t in by_hand))
+    chosen: list[str] = []
+    while left:
+        best = max(sorted(shown), key=lambda t: len(shown[t] & left))
+        chosen.append(best)
+        left -= shown[best]
+    return sorted(chosen)
 
-    assert {family.model_type for family in FAMILIES} == set(ARCHITECTURES)
+
+@pytest.mark.parametrize("model_type", traps())
+def test_a_tiny_model_of_each_trap_agrees(model_type: str) -> None:
+    assert fault(verified(model_type)) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", sorted(set(ARCHITECTURES) - set(traps())))
+def test_a_tiny_model_of_every_type_agrees(model_type: str) -> None:
+    assert fault(verified(model_type)) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
+def test_every_switch_of_a_row_turned_agrees(model_type: str) -> None:
+    for given in switches(model_type):
+        text = outcome(model_type, given)
+        assert "verified" in text or "has no F" in text or "Dataclass" in text, given
+
+
+def test_a_fault_is_named() -> None:
+    row = VerifyRow("decoder", 3, "self", 0.0, 0.5, None, False)
+    assert "decoder self layer 3" in fault([row])
+    assert fault([]) == "no layer"
+
+
+def test_every_row_of_the_table_has_been_verified() -> None:
+    known = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert set(known) == set(ARCHITECTURES)
+    assert {t for t, text in known.items() if text != "verified"} == set()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "albert-groups"])
@@ -256,7 +303,7 @@ def test_softmax_in_single_precision_would_hide_small_errors(
     saved: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why `verify` keeps float64 models in float64: without it the bound of 1e-10 is missed."""
-    monkeypatch.setattr(verify_module, "_keep_double", lambda torch: nullcontext())
+    monkeypatch.setattr(watch_module, "NARROW", "none")
     rows = verify(saved("llama"), tiny("llama"))
     assert max(row.error_four for row in rows) > TOLERANCE
     assert max(row.error_one for row in rows) <= TOLERANCE

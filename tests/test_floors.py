@@ -22,6 +22,7 @@ FLOORS = (
     ("cli",),
     ("report",),
     ("steer", "dynamics"),
+    ("tracing",),
     ("live",),
     ("measure",),
     ("spectra",),

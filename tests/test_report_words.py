@@ -103,7 +103,7 @@ def test_stacks_and_cross_attention_are_told_apart() -> None:
 
 
 def test_one_stack_needs_no_name() -> None:
-    result = eigenlens.spectrum("sample:minilm", k=2)
+    result = eigenlens.spectrum("sample:bert-tiny", k=2)
     assert not any(":" in t.split(" ")[0] for t in spectrum_sentences(result))
     none = replace(result, layers=())
     assert spectrum_sentences(none) == ["No layer has an attention matrix with a spectrum here."]
@@ -134,7 +134,7 @@ def key_tree(value: Any) -> Any:
 
 def test_the_key_tree_of_the_json_is_the_golden_one() -> None:
     """Keys may be added, and then the file with them; they may not go, nor change their type."""
-    args = ["spectrum", "sample:albert-rxn", "--per-head", "--decode", "2", "--all"]
+    args = ["spectrum", "sample:albert-tiny-rotating", "--per-head", "--decode", "2", "--all"]
     found = json.loads(CliRunner().invoke(app, [*args, "--format", "json"]).stdout)
     assert key_tree(found) == json.loads((GOLDEN / "spectrum_keys.json").read_text())
 

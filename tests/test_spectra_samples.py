@@ -15,11 +15,12 @@ from eigenlens.spectra.orders import ORDERS
 from matrices import distance
 
 SAMPLES = ["sample:albert-rxn", "sample:minilm", "sample:smollm2"]
+TINY = ["sample:albert-tiny", "sample:bert-tiny", "sample:llama-tiny"]
 
 
 @pytest.fixture(scope="module")
 def opened() -> dict[str, Checkpoint]:
-    return {name: open_checkpoint(name) for name in SAMPLES}
+    return {name: open_checkpoint(name) for name in SAMPLES + TINY}
 
 
 KNOWN = [
@@ -60,7 +61,7 @@ def plain_matrix(checkpoint: Checkpoint, layer: int) -> np.ndarray:
 
 
 CASES = [("sample:albert-rxn", 0), ("sample:minilm", 0), ("sample:minilm", 3)]
-CASES += [("sample:smollm2", i) for i in (0, 15, 29)]
+CASES += [("sample:smollm2", i) for i in (0, 29)]
 
 
 @pytest.mark.parametrize(("name", "layer"), CASES)
@@ -88,7 +89,7 @@ def test_against_lapack_on_the_dense_matrix(
         assert np.linalg.norm(F.T @ v - v * found.eigenvalues, axis=0).max() > 0.01 * norm
 
 
-@pytest.mark.parametrize(("name", "layer"), [("sample:albert-rxn", 0), ("sample:smollm2", 7)])
+@pytest.mark.parametrize(("name", "layer"), [("sample:albert-rxn", 0), ("sample:llama-tiny", 2)])
 def test_full_spectrum(name: str, layer: int, opened: dict[str, Checkpoint]) -> None:
     F = plain_matrix(opened[name], layer)
     exact = np.linalg.eigvals(F)
@@ -108,7 +109,7 @@ def test_full_spectrum(name: str, layer: int, opened: dict[str, Checkpoint]) -> 
 
 
 def test_partial_spectrum_has_no_full_measures() -> None:
-    found = eigenlens.spectrum("sample:minilm", layers=[1], k=3).layers[0]
+    found = eigenlens.spectrum("sample:minilm", layers=[1], k=3, solver="krylov").layers[0]
     assert found.solver == "krylov"
     assert found.henrici is None
     assert found.negative_fraction is None
@@ -121,7 +122,7 @@ def test_henrici_of_a_normal_and_of_a_nilpotent_matrix() -> None:
 
 
 @pytest.mark.parametrize("operator", ["raw", "folded"])
-@pytest.mark.parametrize("name", ["sample:albert-rxn", "sample:smollm2"])
+@pytest.mark.parametrize("name", ["sample:albert-rxn", "sample:llama-tiny"])
 def test_float32_agrees_within_its_own_bars(name: str, operator: str) -> None:
     wide = eigenlens.spectrum(name, layers=[0], operator=operator).layers[0]
     narrow = eigenlens.spectrum(name, layers=[0], operator=operator, dtype="float32").layers[0]
@@ -133,13 +134,13 @@ def test_float32_agrees_within_its_own_bars(name: str, operator: str) -> None:
 
 def test_folded_post_norm_gives_the_multipliers_of_the_layer(opened: dict[str, Checkpoint]) -> None:
     """M = diag(g) P (I + F): its eigenvalues are the multipliers, lambda = mu - 1 is reported."""
-    F = plain_matrix(opened["sample:minilm"], 2)
-    norm = opened["sample:minilm"].circuits()[2].norm_out
+    F = plain_matrix(opened["sample:bert-tiny"], 2)
+    norm = opened["sample:bert-tiny"].circuits()[2].norm_out
     assert norm is not None
     d = F.shape[0]
     M = np.diag(norm.gain.astype(np.float64)) @ (np.eye(d) - 1 / d) @ (np.eye(d) + F)
     mu = np.linalg.eigvals(M)
-    found = eigenlens.spectrum(opened["sample:minilm"], layers=[2], operator="folded").layers[0]
+    found = eigenlens.spectrum(opened["sample:bert-tiny"], layers=[2], operator="folded").layers[0]
     assert np.abs(1 + found.eigenvalues[0]) == pytest.approx(np.abs(mu).max(), rel=1e-9)
     assert np.abs(mu - (1 + found.eigenvalues[0])).min() < 1e-9
 
@@ -156,9 +157,9 @@ def test_folded_pre_norm_is_f_times_the_gain(opened: dict[str, Checkpoint]) -> N
 
 
 @pytest.mark.parametrize("operator", ["raw", "folded"])
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", [*TINY, "sample:albert-rxn"])
 def test_heads(name: str, operator: str, opened: dict[str, Checkpoint]) -> None:
-    layer = 5 if name != "sample:albert-rxn" else 0
+    layer = 0 if "albert" in name else 3
     found = eigenlens.spectrum(
         opened[name], layers=[layer], per_head=True, operator=operator
     ).layers[0]
@@ -220,7 +221,7 @@ def test_decode_reads_the_vectors_through_the_vocabulary(opened: dict[str, Check
 
 
 def test_decode_of_a_masked_model_says_that_it_is_the_raw_embedding() -> None:
-    found = eigenlens.spectrum("sample:minilm", layers=[0, 5], decode=3)
+    found = eigenlens.spectrum("sample:bert-tiny", layers=[0, 3], decode=3)
     first, last = found.layers
     assert first.tokens is not None
     assert last.tokens is not None
@@ -234,7 +235,7 @@ def test_decode_needs_a_vocabulary() -> None:
 
 
 def test_decode_of_a_state_dict_has_no_texts(opened: dict[str, Checkpoint]) -> None:
-    source = opened["sample:minilm"].source
+    source = opened["sample:bert-tiny"].source
     assert source is not None
     state = {n: source.store.read(n) for n in source.store.names() if "layer.0." in n or "emb" in n}
     config = {**source.config, "num_hidden_layers": 1}
@@ -243,21 +244,22 @@ def test_decode_of_a_state_dict_has_no_texts(opened: dict[str, Checkpoint]) -> N
 
 
 def test_frame_and_dict_agree() -> None:
-    result = eigenlens.spectrum("sample:minilm", layers=[0, 5], k=3)
+    result = eigenlens.spectrum("sample:bert-tiny", layers=[0, 3], k=3)
     frame = result.to_frame()
     record: dict[str, Any] = result.to_dict()
     assert record["schema"] == "eigenlens.spectrum/1"
     assert len(frame) == sum(len(x["eigenvalues"]) for x in record["layers"])
-    row = frame[(frame.layer == 5) & (frame["index"] == 0)].iloc[0]
+    row = frame[(frame.layer == 3) & (frame["index"] == 0)].iloc[0]
     assert [row.re, row.im] == record["layers"][1]["eigenvalues"][0]
     assert row.regime == "complex_dominant"
 
 
-def test_one_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No circuit is alive when the next one is read."""
+def test_one_layer_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a circuit is read, no more are alive than other workers have, whatever their number."""
     import gc
     import weakref
 
+    from eigenlens.blas import cores
     from eigenlens.circuit import checkpoint as room
 
     alive: list[weakref.ref[Any]] = []
@@ -265,11 +267,12 @@ def test_one_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(*args: Any) -> Any:
         gc.collect()
-        assert all(ref() is None for ref in alive), "an earlier layer is still in memory"
+        others = sum(ref() is not None for ref in alive)
+        assert others <= max(1, cores() - 1), "an earlier layer is still in memory"
         circuit = honest(*args)
         alive.append(weakref.ref(circuit))
         return circuit
 
     monkeypatch.setattr(room, "read_circuit", counted)
-    eigenlens.spectrum("sample:minilm", k=2)
-    assert len(alive) == 6
+    eigenlens.spectrum("sample:bert-tiny", k=2)
+    assert len(alive) == 4

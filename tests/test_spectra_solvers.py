@@ -9,7 +9,7 @@ import pytest
 import scipy.linalg
 
 from eigenlens.errors import NumericsError, OptionError
-from eigenlens.spectra import solvers
+from eigenlens.spectra import dense, krylov, solvers
 from eigenlens.spectra.maps import Full, LowRank, spectral_norm
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.spectra.solvers import (
@@ -137,8 +137,8 @@ def test_two_runs_that_disagree_are_no_answer(monkeypatch: pytest.MonkeyPatch) -
     assert solver.solve(a.dense(), 4, ORDERS["modulus"]) is not None
     honest, calls = Krylov._run, []
 
-    def forgetful(self: Krylov, *args: object) -> object:
-        found = honest(self, *args)  # type: ignore[arg-type]
+    def forgetful(self: Krylov, *args: object):  # type: ignore[no-untyped-def]
+        found = yield from honest(self, *args)  # type: ignore[arg-type]
         calls.append(1)
         if found is None or len(calls) != 1:
             return found
@@ -226,6 +226,87 @@ def test_choice_of_solver() -> None:
         choose_solvers("qr", 10, 1)
     with pytest.raises(OptionError, match="krylov solver cannot give all eigenvalues"):
         choose_solvers("krylov", 10, None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("way", ["alone", "threads", "shared"])
+def test_both_krylov_runs_however_they_are_driven(
+    way: str, order: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other, in two threads, or in lock-step over blocks of rows."""
+    monkeypatch.setattr(krylov, "cores", lambda: 2)
+    monkeypatch.setattr(krylov, "_THREADS_FROM", 10 if way == "threads" else 10**6)
+    monkeypatch.setattr(krylov, "_SHARED_FROM", 10 if way == "shared" else 10**6)
+    monkeypatch.setattr(krylov, "_BLOCK_BYTES", 4096)
+    a = Full(low_rank(250, 250, seed=8, dtype=dtype).dense())
+    raw = Krylov().solve(a.matrix, 7, ORDERS[order])
+    assert raw is not None
+    found = eigenpairs(a, 7, ORDERS[order], solver="krylov")
+    assert found.solver == "krylov"
+    assert_certified(a, found)
+    exact = np.linalg.eigvals(a.matrix.astype(np.float64))
+    keys = np.sort(ORDERS[order].key(exact))[::-1][: found.values.size]
+    slack = (2e-3 if dtype == "float32" else 1e-10) * found.norm
+    assert np.allclose(ORDERS[order].key(found.values), keys, atol=slack)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_krylov_goes_on_where_its_space_is_invariant(order: str) -> None:
+    """Rank 6 of 150, and the identity beside it: spaces close long before the basis is full."""
+    rng = np.random.default_rng(11)
+    left, right = rng.standard_normal((150, 6)), rng.standard_normal((6, 150))
+    for matrix in (left @ right / 50, left @ right / 50 + 2 * np.eye(150)):
+        a = Full(matrix)
+        found = eigenpairs(a, 3, ORDERS[order], solver="krylov")
+        assert_certified(a, found)
+        keys = np.sort(ORDERS[order].key(np.linalg.eigvals(matrix)))[::-1]
+        assert np.allclose(ORDERS[order].key(found.values), keys[: found.values.size], atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dense", "krylov"])
+def test_a_tie_at_the_end_of_the_request(name: str) -> None:
+    """The k-th and (k+1)-th have one key: both runs must settle on them, or dense takes over."""
+    rng = np.random.default_rng(12)
+    q = np.linalg.qr(rng.standard_normal((160, 160)))[0]
+    values = np.concatenate([[3, 2.5, 2, -2], np.linspace(-1, 1, 156)])
+    a = Full(q @ np.diag(values) @ q.T)
+    found = eigenpairs(a, 3, ORDERS["modulus"], solver=name)
+    assert_certified(a, found)
+    assert found.values.real == pytest.approx([3, 2.5, 2], abs=1e-9)
+    assert found.solver == name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_left_vectors_from_rows_are_those_of_geev(dtype: str) -> None:
+    a = low_rank(90, 90, seed=13, dtype=dtype).dense()
+    order = ORDERS["modulus"]
+    raw, both = Dense().solve(a, None, order), Dense._both_sides(a, np.result_type(a, np.complex64))
+    assert raw is not None
+    index = np.abs(raw.values[:, None] - both.values[None, :]).argmin(axis=1)
+    for found, geev in ((raw.right, both.right), (raw.left, both.left)):
+        angle = np.abs(np.einsum("dk,dk->k", found.conj(), geev[:, index]))
+        assert angle == pytest.approx(
+            np.linalg.norm(found, axis=0), rel=1e-8 if a.itemsize == 8 else 1e-3
+        )
+    few = Dense().solve(a, 4, order)
+    assert few is not None
+    assert not few.complete
+    assert few.values.size in (12, 13)
+    assert np.array_equal(few.values, raw.values[: few.values.size])
+
+
+def test_rows_that_are_inaccurate_are_not_used() -> None:
+    """A Jordan block's right vectors are all but parallel; geev gives both sides then."""
+    for kind in ("jordan2", "jordan3"):
+        matrix = KINDS[kind].matrix
+        values, right = (x.astype(complex) for x in np.linalg.eig(matrix))
+        spoilt = right.copy()
+        spoilt[:, 0] += 1e-3 * right[:, -1]
+        everything = np.arange(values.size)
+        assert dense._left_rows(matrix, values, spoilt, everything) is None
+        spoilt[:, 0] = spoilt[:, 1]
+        assert dense._left_rows(matrix, values, spoilt.real + 0j, everything) is None
 
 
 def test_the_oracle_sees_a_transposed_eigenvector() -> None:

@@ -23,7 +23,8 @@ from eigenlens.errors import (
     SourceError,
 )
 from eigenlens.samples import sample_path
-from eigenlens.tensors.gguf_file import MODEL_TYPES, GGUFFile
+from eigenlens.tensors.gguf_config import MODEL_TYPES
+from eigenlens.tensors.gguf_file import GGUFFile
 from eigenlens.tensors.source import resolve
 
 SIZES = {
@@ -78,6 +79,52 @@ def test_every_kind_agrees_with_the_package(tmp_path: Path) -> None:
     assert store.info("blk.0.Q4_1.weight").dtype == "Q4_1"
 
 
+QUANTS = sorted(gguf.quants._type_traits, key=lambda q: q.name)
+
+
+@pytest.mark.parametrize("kind", QUANTS, ids=lambda q: q.name)
+def test_every_type_that_the_package_knows(tmp_path: Path, kind: Quant) -> None:
+    size, octets = gguf.GGML_QUANT_SIZES[kind]
+    blocks = np.random.default_rng(0).integers(0, 256, (4, 2 * octets), dtype=np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("a.weight", blocks, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with np.errstate(all="ignore"):
+        truth = gguf.quants.dequantize(blocks, kind)
+    store = GGUFFile(tmp_path / "m.gguf")
+    assert (store.info("a.weight").dtype, store.info("a.weight").shape) == (
+        kind.name,
+        (4, 2 * size),
+    )
+    np.testing.assert_array_equal(store.read("a.weight"), truth)
+    np.testing.assert_array_equal(store.read("a.weight", slice(1, 3)), truth[1:3])
+    assert np.isfinite(truth).any()
+
+
+def test_the_scale_beside_a_weight(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(0, 1, (4, 32)).astype(np.float32)
+    for shape, good in (((1,), True), ((4,), False)):
+        writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+        writer.add_tensor("blk.0.attn_v.weight", x)
+        writer.add_tensor("blk.0.attn_v.scale", np.full(shape, 0.25, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        store = GGUFFile(tmp_path / "m.gguf")
+        if good:
+            np.testing.assert_array_equal(
+                store.read("blk.0.attn_v.weight", slice(1, 3)), x[1:3] / 4
+            )
+            assert store.read("blk.0.attn_v.scale") == 0.25
+            continue
+        with pytest.raises(FormatError, match=r"attn_v\.scale.*must be one F32 number"):
+            store.read("blk.0.attn_v.weight")
+
+
 def test_the_oracle_sees_a_file_shifted_by_one_block(tmp_path: Path) -> None:
     path, truth = write(tmp_path / "m.gguf")
     raw = bytearray(path.read_bytes())
@@ -126,7 +173,8 @@ def test_sample_config_and_tokens() -> None:
 
 @pytest.mark.parametrize("arch", MODEL_TYPES)
 def test_config_of_every_architecture(tmp_path: Path, arch: str) -> None:
-    path, _ = write(tmp_path / "m.gguf", arch, sizes={"attention.value_length": 24})
+    sizes = {"attention.value_length": 24, "residual_scale": 1}
+    path, _ = write(tmp_path / "m.gguf", arch, sizes=sizes)
     config = GGUFFile(path).config()
     assert config["model_type"] == MODEL_TYPES[arch]
     assert config["gguf"] is True
@@ -134,8 +182,8 @@ def test_config_of_every_architecture(tmp_path: Path, arch: str) -> None:
     assert (config["num_attention_heads"], config["num_key_value_heads"]) == (4, 2)
     assert config["head_dim"] == 24
     assert config["vocab_size"] == 5
-    if arch == "gpt2":
-        assert (config["n_embd"], config["n_layer"], config["n_head"]) == (64, 2, 4)
+    assert config["gguf_architecture"] == arch
+    assert (config["gguf_key_length"], config["residual_multiplier"]) == (16, 1)
 
 
 def test_defaults_when_keys_are_absent(tmp_path: Path) -> None:
@@ -144,13 +192,18 @@ def test_defaults_when_keys_are_absent(tmp_path: Path) -> None:
     assert (config["num_key_value_heads"], config["head_dim"]) == (4, 16)
     path, _ = write(tmp_path / "n.gguf", sizes={"attention.head_count_kv": [2, 2]})
     assert GGUFFile(path).config()["num_key_value_heads"] == 2
+    path, _ = write(tmp_path / "o.gguf", sizes={"attention.head_count_kv": [2, 4]})
+    assert GGUFFile(path).config()["num_key_value_heads"] == [2, 4]
 
 
 @pytest.mark.parametrize(
     ("arch", "sizes", "kind", "message"),
     [
-        ("mamba", {}, ArchitectureError, "'mamba' is not read; known: llama"),
-        ("llama", {"attention.head_count_kv": [2, 4]}, ArchitectureError, "layer to layer"),
+        ("lama", {}, ArchitectureError, r"'lama' is not read \(nearest: 'llama'.*known: llama"),
+        ("mamba", {}, ArchitectureError, "'mamba' has no F that can be read: it has no softmax"),
+        ("olmo", {"attention.clamp_kqv": 8}, ArchitectureError, "values are clamped"),
+        ("minicpm", {}, ArchitectureError, r"minicpm\.residual_scale"),
+        ("llama", {"embedding_length": [64, 32]}, FormatError, "embedding_length' is missing"),
         ("llama", {"embedding_length": None}, FormatError, "embedding_length' is missing"),
     ],
 )

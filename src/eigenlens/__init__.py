@@ -19,7 +19,9 @@ _EXPORTS = {
     "OVCircuit": "eigenlens.circuit.circuit",
     "Spectrum": "eigenlens.spectra.result",
     "open_checkpoint": "eigenlens.circuit.checkpoint",
+    "simulate": "eigenlens.dynamics.simulate",
     "spectrum": "eigenlens.spectra.analyse",
+    "trace": "eigenlens.tracing.run",
 }
 
 __all__ = [
@@ -30,15 +32,19 @@ __all__ = [
     "Spectrum",
     "__version__",
     "open_checkpoint",
+    "simulate",
     "spectrum",
+    "trace",
 ]
 
 if TYPE_CHECKING:
     from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
     from eigenlens.circuit.circuit import Norm, OVCircuit
+    from eigenlens.dynamics.simulate import simulate
     from eigenlens.errors import EigenlensError
     from eigenlens.spectra.analyse import spectrum
     from eigenlens.spectra.result import Spectrum
+    from eigenlens.tracing.run import trace
 
 
 def __getattr__(name: str) -> Any:

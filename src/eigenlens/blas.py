@@ -1,22 +1,60 @@
-"""BLAS threads: one for small problems, where starting and syncing threads costs more than work."""
+"""BLAS threads: one where they cost more than they give, and how many cores there are to use."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 SMALL = 640
-"""Up to this matrix size one thread is used; measured with geev, which threads badly."""
+"""Up to this matrix size one thread is used: starting and syncing threads costs more than work."""
+
+
+def cores() -> int:
+    """Cores that this process may use, at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return max(1, os.cpu_count() or 1)
 
 
 @cache
-def _controller() -> Any:
-    import scipy.linalg  # noqa: F401 - brings a BLAS of its own, which must be loaded to be found
+def _controller(with_scipy: bool) -> Any:
+    """The BLAS libraries that are loaded; scipy brings one of its own, found once it is there."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+_lock = Lock()
+_inside = 0
+_held: dict[bool, Any] = {}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One BLAS thread inside the block, in every BLAS loaded when it is entered.
+
+    The limit is the process's. Blocks may nest and overlap in several threads: the first one in
+    sets it, the last one out takes it back.
+    """
+    global _inside
+    with _lock:
+        _inside += 1
+        loaded = "scipy.linalg" in sys.modules
+        if loaded not in _held:
+            _held[loaded] = _controller(loaded).limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                for loaded in reversed(list(_held)):
+                    _held.pop(loaded).restore_original_limits()
 
 
 @contextmanager
@@ -25,5 +63,5 @@ def threads_for(size: int) -> Iterator[None]:
     if size > SMALL:
         yield
         return
-    with _controller().limit(limits=1, user_api="blas"):
+    with one_thread():
         yield

@@ -14,11 +14,14 @@ from jaxtyping import Float
 from eigenlens.arrays import check_finite, is_float, upcast
 from eigenlens.circuit.circuit import Norm, OVCircuit
 from eigenlens.circuit.layouts import Geometry, read_output
+from eigenlens.circuit.plans import LayerPlan, NormPlan, Skipped, StackPlan
 from eigenlens.circuit.readout import Readout
-from eigenlens.circuit.resolve import LayerPlan, NormPlan, StackPlan, find_architecture, plan_model
+from eigenlens.circuit.resolve import find_architecture, plan_model
 from eigenlens.circuit.rows import Architecture
+from eigenlens.circuit.rules import read_rules
 from eigenlens.errors import FormatError, OptionError, SourceError
 from eigenlens.inert import inert
+from eigenlens.tensors.remote import prefetch
 from eigenlens.tensors.source import Source, resolve
 from eigenlens.tensors.store import ArrayStore, TensorStore
 
@@ -26,15 +29,6 @@ if TYPE_CHECKING:
     _CircuitSequence = Sequence[OVCircuit]
 else:  # a checker that samples items of a Sequence[OVCircuit] at run time would read weights
     _CircuitSequence = Sequence
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A layer without a circuit, and why."""
-
-    stack: str
-    layer: int
-    reason: str
 
 
 class Circuits(_CircuitSequence):
@@ -46,6 +40,11 @@ class Circuits(_CircuitSequence):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def items(self) -> Sequence[LayerPlan | OVCircuit]:
+        """The plans, or circuits that were given directly; nothing is read."""
+        return self._items
 
     @property
     def names(self) -> list[str]:
@@ -85,6 +84,8 @@ class Checkpoint:
         Circuits that were given directly.
     skipped
         Layers without a circuit.
+    rules
+        The architecture that was given with the source, in place of the table's row.
     """
 
     source_label: str
@@ -93,6 +94,7 @@ class Checkpoint:
     stacks: tuple[StackPlan, ...] = ()
     arrays: tuple[OVCircuit, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    rules: Architecture | None = None
 
     @property
     def model_type(self) -> str | None:
@@ -102,6 +104,8 @@ class Checkpoint:
     @property
     def architecture(self) -> Architecture | None:
         """The row of the architectures table; None for plain arrays."""
+        if self.rules is not None:
+            return self.rules
         return find_architecture(self.config)[1] if self.source else None
 
     @property
@@ -161,17 +165,19 @@ class Checkpoint:
         OptionError
             If the model has no token embedding.
         """
-        row = self.architecture.readout if self.architecture else None
-        if row is None or self.source is None:
+        stack = next((s for s in self.stacks if s.readout is not None), None)
+        if stack is None or stack.readout is None or self.source is None:
             name = self.model_type or "a model given as plain arrays"
             raise OptionError(
                 f"{name} has no token embedding: leave out what needs tokens (--decode, copying "
                 "scores)"
             )
-        return Readout(row, self.stacks[0], self.source.store)
+        return Readout(stack.readout, stack, self.source.store)
 
 
-def open_checkpoint(source: Any) -> Checkpoint:
+def open_checkpoint(
+    source: Any, architecture: Architecture | str | Path | None = None
+) -> Checkpoint:
     """Open a model as its circuits; names and shapes are checked, weights are read later.
 
     Parameters
@@ -180,6 +186,9 @@ def open_checkpoint(source: Any) -> Checkpoint:
         A path, hub id or `sample:NAME`; a `Source`; `(state_dict, config)`; a live
         `PreTrainedModel`; `(W_V, W_O)` arrays (one head); an `OVCircuit` or a sequence of them; or
         a `Checkpoint`, which is returned as it is.
+    architecture
+        How the model's tensors are named and laid out, in place of the table's row for its
+        model_type: a file of rules (see `eigenlens.circuit.rules`), or an `Architecture`.
 
     Raises
     ------
@@ -197,20 +206,22 @@ def open_checkpoint(source: Any) -> Checkpoint:
     """
     if isinstance(source, Checkpoint):
         return source
+    if isinstance(architecture, (str, Path)):
+        architecture = read_rules(architecture)
     if isinstance(source, OVCircuit):
         return Checkpoint("arrays", {}, arrays=(source,))
     if isinstance(source, (str, Path)):
-        return _open(resolve(source))
+        return _open(resolve(source), architecture)
     if isinstance(source, Source):
-        return _open(source)
+        return _open(source, architecture)
     if hasattr(source, "state_dict") and hasattr(source, "config"):
         label = f"{type(source).__name__} (live)"
-        return _open_arrays(source.state_dict(), source.config, label)
+        return _open_arrays(source.state_dict(), source.config, label, architecture)
     if isinstance(source, Sequence) and source:
         if all(isinstance(item, OVCircuit) for item in source):
             return Checkpoint("arrays", {}, arrays=tuple(source))
         if len(source) == 2 and isinstance(source[0], Mapping):
-            return _open_arrays(source[0], source[1], "state dict")
+            return _open_arrays(source[0], source[1], "state dict", architecture)
         if len(source) == 2:
             W_V, W_O = (np.asarray(item) for item in source)
             W_V, W_O = (a if is_float(a) else a.astype(np.float64) for a in (W_V, W_O))
@@ -223,7 +234,9 @@ def open_checkpoint(source: Any) -> Checkpoint:
     )
 
 
-def _open_arrays(state: Mapping[str, Any], config: Any, label: str) -> Checkpoint:
+def _open_arrays(
+    state: Mapping[str, Any], config: Any, label: str, rules: Architecture | None
+) -> Checkpoint:
     to_dict = getattr(config, "to_dict", None)
     found = to_dict() if callable(to_dict) else config
     if not isinstance(found, Mapping):
@@ -235,12 +248,20 @@ def _open_arrays(state: Mapping[str, Any], config: Any, label: str) -> Checkpoin
     def tokens() -> Sequence[str]:
         raise SourceError(f"{label} has no vocabulary: open the model's folder to see tokens")
 
-    return _open(Source(label, dict(found), ArrayStore(state, label), None, "arrays", tokens))
+    source = Source(label, dict(found), ArrayStore(state, label), None, "arrays", tokens)
+    return _open(source, rules)
 
 
-def _open(source: Source) -> Checkpoint:
-    stacks = plan_model(source.config, source.store)
-    return Checkpoint(source.label, source.config, source, tuple(stacks))
+def _open(source: Source, rules: Architecture | None = None) -> Checkpoint:
+    stacks, skipped = plan_model(source.config, source.store, rules)
+    return Checkpoint(
+        source.label,
+        source.config,
+        source,
+        tuple(stack for stack in stacks if stack.layers),
+        skipped=tuple(skipped),
+        rules=rules,
+    )
 
 
 def read_circuit(plan: LayerPlan, store: TensorStore) -> OVCircuit:
@@ -252,14 +273,22 @@ def read_circuit(plan: LayerPlan, store: TensorStore) -> OVCircuit:
         If a tensor holds NaN or infinity, naming it.
     """
     g, rows = plan.geometry, plan.layout.rows(plan.geometry)
+    prefetch(store, [(name, rows if name == plan.value else None) for name in plan.tensors])
     if rows is None:
-        W_V = plan.layout.read(g, store.read(plan.value))
+        W_V = plan.layout.read(g, _matrix(_finite(plan.value, store)))
     else:
-        W_V = store.read(plan.value, rows)
-    check_finite(inert(plan.value), W_V)
-    W_O = read_output(plan.orientation, _finite(plan.output, store))
-    b_V = plan.value_bias and plan.layout.read_bias(g, _finite(plan.value_bias, store))
-    b_O = plan.output_bias and _finite(plan.output_bias, store)
+        W_V = _matrix(store.read(plan.value, rows))
+        check_finite(inert(plan.value), W_V)
+    W_O = read_output(plan.orientation, _matrix(_finite(plan.output, store)))
+    b_V = None if plan.value_bias is None else _finite(plan.value_bias, store)
+    if b_V is not None and not plan.bias_alone:
+        b_V = plan.layout.read_bias(g, b_V)
+    if plan.value_scale != 1.0:
+        W_V = upcast(W_V, _wide(W_V)) * plan.value_scale
+        b_V = b_V if b_V is None else upcast(b_V, _wide(b_V)) * plan.value_scale
+    scale: float | Float[np.ndarray, "d"] = plan.output_scale
+    if plan.scale is not None:
+        scale = plan.output_scale * upcast(_finite(plan.scale, store)).reshape(-1)
     return OVCircuit(
         W_V,
         W_O,
@@ -270,12 +299,13 @@ def read_circuit(plan: LayerPlan, store: TensorStore) -> OVCircuit:
         layer=plan.layer,
         kind=plan.kind,
         steps=plan.steps,
-        b_V=None if isinstance(b_V, str) else b_V,
-        b_O=None if isinstance(b_O, str) else b_O,
-        output_scale=plan.output_scale,
+        b_V=b_V,
+        b_O=None if plan.output_bias is None else _finite(plan.output_bias, store),
+        output_scale=scale,
         placement=plan.placement,
-        norm_in=read_norm(plan.norm_in, g.d_model, store),
+        norm_in=read_norm(plan.norm_in, g.width_in, store),
         norm_out=read_norm(plan.norm_out, g.d_model, store),
+        rectangular=g.width_in != g.d_model,
     )
 
 
@@ -287,9 +317,18 @@ def read_norm(plan: NormPlan | None, d: int, store: TensorStore) -> Norm | None:
         return Norm(plan.kind, np.ones(d), None, plan.module)
     gain = _finite(plan.gain, store)
     if plan.offset:
-        gain = upcast(gain, "float64" if gain.dtype.itemsize > 4 else "float32") + plan.offset
+        gain = upcast(gain, _wide(gain)) + plan.offset
     bias = None if plan.bias is None else _finite(plan.bias, store)
-    return Norm(plan.kind, gain, bias, plan.gain)
+    return Norm(plan.kind, gain.reshape(-1), None if bias is None else bias.reshape(-1), plan.gain)
+
+
+def _matrix(stored: Float[np.ndarray, "a *b"]) -> Float[np.ndarray, "a c"]:
+    """A weight as a matrix; a convolution of width 1, or one with its heads apart, is one."""
+    return stored.reshape(len(stored), -1)
+
+
+def _wide(array: Float[np.ndarray, "..."]) -> str:
+    return "float64" if array.dtype.itemsize > 4 else "float32"
 
 
 def _finite(name: str, store: TensorStore) -> Float[np.ndarray, "..."]:

@@ -20,6 +20,7 @@ Kind = Literal["self", "cross"]
 NormKind = Literal["layernorm", "rmsnorm"]
 Placement = Literal["post", "pre", "parallel", "sandwich"]
 
+_BLOCK = 1 << 18  # weights that are widened at a time, within a core's cache
 KINDS: tuple[str, ...] = ("self", "cross")
 NORM_KINDS: tuple[str, ...] = ("layernorm", "rmsnorm")
 PLACEMENTS: tuple[str, ...] = ("post", "pre", "parallel", "sandwich")
@@ -99,6 +100,9 @@ class OVCircuit:
         The norm whose output enters the value projection (pre, parallel, sandwich).
     norm_out
         The norm on the attention output (sandwich) or on the residual sum (post).
+    rectangular
+        Whether a self circuit is known to read states of another width than it writes
+        (MobileBERT); F then has no spectrum, only singular values.
 
     Raises
     ------
@@ -131,6 +135,7 @@ class OVCircuit:
     placement: Placement | None = None
     norm_in: Norm | None = None
     norm_out: Norm | None = None
+    rectangular: bool = False
 
     def __post_init__(self) -> None:
         where = f"{self.stack} layer {self.layer}"
@@ -176,7 +181,7 @@ class OVCircuit:
             ("norm_in gain", self.norm_in and self.norm_in.gain.shape, (d_in,), "(d,)"),
             ("norm_out gain", self.norm_out and self.norm_out.gain.shape, (d_out,), "(d,)"),
         ]
-        if self.kind == "self":
+        if self.kind == "self" and not self.rectangular:
             checks.append(("W_V", self.W_V.shape, (r, d_out), "(.., d) with the d of W_O"))
         for label, shape, expected, meaning in checks:
             if shape is not None and shape != expected:
@@ -195,6 +200,11 @@ class OVCircuit:
     def d_in(self) -> int:
         """Width of the states that the circuit reads; `d_model` for self attention."""
         return int(self.W_V.shape[1])
+
+    @property
+    def is_square(self) -> bool:
+        """Whether F has eigenvalues: it reads states of the width that it writes."""
+        return self.d_in == self.d_model
 
     @property
     def rank_bound(self) -> int:
@@ -229,13 +239,17 @@ class OVCircuit:
         Then `F = O' W_V`, and its non-zero spectrum is that of the (r, r) core `W_V O'`. The sum is
         taken in `dtype`, after the upcast. Cost O(d n_heads head_dim).
         """
-        W_O = upcast(self.W_O, dtype)
         group = self.n_heads // self.n_kv_heads
         if group == 1:
-            return W_O
-        split = W_O.reshape(self.d_model, self.n_kv_heads, group, self.head_dim)
-        grouped = split.sum(axis=2)
-        return np.asarray(grouped.reshape(self.d_model, self.n_kv_heads * self.head_dim))
+            return upcast(self.W_O, dtype)
+        grouped = np.empty((self.d_model, self.n_kv_heads, self.head_dim), dtype=dtype)
+        # Row by row block, so that the wide form of all of W_O never exists.
+        rows = max(1, _BLOCK // self.W_O.shape[1])
+        for start in range(0, self.d_model, rows):
+            block = upcast(self.W_O[start : start + rows], dtype)
+            split = block.reshape(-1, self.n_kv_heads, group, self.head_dim)
+            np.sum(split, axis=2, out=grouped[start : start + rows])
+        return grouped.reshape(self.d_model, self.n_kv_heads * self.head_dim)
 
     def dense(self, dtype: Any = np.float64) -> Float[np.ndarray, "d_out d_in"]:
         """`F` itself, (d_out, d_in). Cost O(d^2 r); prefer `core` where only eigenvalues count."""
@@ -249,12 +263,21 @@ class OVCircuit:
         ShapeError
             If the circuit reads states of another width than it writes: no spectrum there.
         """
-        if self.d_in != self.d_model:
+        if not self.is_square:
             raise ShapeError(
                 f"{self.stack} layer {self.layer}: F is ({self.d_model}, {self.d_in}), not square: "
-                "it has no eigenvalues; use its singular values"
+                "it has no eigenvalues; use its singular_values()"
             )
         return np.asarray(self.value(dtype) @ self.grouped_output(dtype))
+
+    def singular_values(self, dtype: Any = np.float64) -> Float[np.ndarray, "m"]:
+        """The largest min(r, d_out, d_in) singular values of F, descending; also if not square.
+
+        From the triangular factors of both sides; cost O(d r^2), never forms F.
+        """
+        left = np.asarray(np.linalg.qr(self.grouped_output(dtype), mode="r"))
+        right = np.asarray(np.linalg.qr(self.value(dtype).T, mode="r"))
+        return np.asarray(np.linalg.svd(left @ right.T, compute_uv=False))
 
     def matvec(
         self, x: Inexact[np.ndarray, "d_in *k"], dtype: Any = np.float64

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from eigenlens.circuit.checkpoint import Checkpoint
+from eigenlens.circuit.circuit import NormKind
+from eigenlens.circuit.rows import decide
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -15,6 +17,10 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     g = checkpoint.geometry
     stack = checkpoint.stacks[0] if checkpoint.stacks else None
     layer = stack.layers[0] if stack else None
+    norm: str | None = None
+    if stack is not None:
+        kind: NormKind = decide(stack.stack.norm_kind, stack.config)
+        norm = kind
     return {
         "source": checkpoint.source_label,
         "model_type": checkpoint.model_type,
@@ -23,6 +29,6 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "n_heads": g.n_heads,
         "n_kv_heads": g.n_kv_heads,
         "head_dim": g.head_dim,
-        "norm": stack.stack.norm_kind if stack else None,
+        "norm": norm,
         "placement": layer.placement if layer else checkpoint.arrays[0].placement,
     }

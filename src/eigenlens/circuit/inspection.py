@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from eigenlens.circuit.checkpoint import Checkpoint, Skipped, open_checkpoint
+from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.describe import describe
-from eigenlens.circuit.resolve import LayerPlan
+from eigenlens.circuit.plans import LayerPlan, Skipped
 from eigenlens.errors import OptionError
 
 SCHEMA = "eigenlens.inspect/1"
@@ -24,8 +24,9 @@ class Inspection:
         The model block of every command.
     layers
         A record a layer: stack, layer, kind, steps, layout, orientation of the output projection,
-        rank, output_scale, placement, causal, whether V and O have biases, tensor names, and
-        `verified` (None, or the errors of the equal-token identity).
+        rank, widths (d_in is not d_out: no spectrum), output_scale, placement, causal, whether V
+        and O have biases, tensor names, notes, and `verified` (None, or the errors of the
+        equal-token identity).
     skipped
         Layers without a circuit, with the reason.
     options
@@ -71,6 +72,7 @@ class Inspection:
         out = []
         for x in self.layers:
             flat = {k: v for k, v in x.items() if not isinstance(v, dict) and k != "verified"}
+            flat["notes"] = "; ".join(x["notes"])
             flat |= {f"bias_{k}": v for k, v in x["bias"].items()}
             flat |= {f"tensor_{k}": v for k, v in x["tensors"].items()}
             if self.options["verify"]:
@@ -82,20 +84,22 @@ class Inspection:
         return out
 
 
-def inspect(source: Any) -> Inspection:
+def inspect(source: Any, architecture: Any = None) -> Inspection:
     """Look at a model's files: every layer's tensors, layout, norms, biases and scales.
 
     Parameters
     ----------
     source
         What `open_checkpoint` takes, except plain arrays.
+    architecture
+        A file of rules for a model type that is not known; see `open_checkpoint`.
 
     Raises
     ------
     EigenlensError
         The source cannot be opened, or is plain arrays, which have no names to show.
     """
-    checkpoint: Checkpoint = open_checkpoint(source)
+    checkpoint: Checkpoint = open_checkpoint(source, architecture)
     if not checkpoint.plans:
         raise OptionError("plain arrays have no tensor names to inspect; give a model")
     return Inspection(
@@ -116,7 +120,9 @@ def _layer(plan: LayerPlan) -> dict[str, Any]:
         "steps": plan.steps,
         "layout": plan.layout.name,
         "orientation": plan.orientation,
-        "rank": min(g.value_width, g.d_model),
+        "rank": min(g.value_width, g.d_model, g.width_in),
+        "d_in": g.width_in,
+        "d_out": g.d_model,
         "output_scale": plan.output_scale,
         "placement": plan.placement,
         "causal": plan.causal,
@@ -127,7 +133,9 @@ def _layer(plan: LayerPlan) -> dict[str, Any]:
             "b_V": plan.value_bias,
             "b_O": plan.output_bias,
             **{role: norm and (norm.gain or norm.module) for role, norm in norms.items()},
+            "scale": plan.scale,
         },
+        "notes": list(plan.notes),
         "verified": None,
     }
 

@@ -8,8 +8,8 @@ from a tensor's shape: square matrices look the same either way. The shape is on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -34,6 +34,15 @@ class Geometry:
         Query heads, value heads, and the width of one value head.
     keys
         For messages: which config key (or rule) each size came from.
+    d_in
+        Width of the states that the values are read from, where it is not `d_model`.
+    qk_dim
+        Width of one query or key head, where it is not `head_dim`.
+    groups
+        Into how many blocks along its diagonal `W_V` falls, of which alone the file holds entries
+        (a grouped convolution).
+    per_layer
+        Sizes that the config lists layer by layer.
     """
 
     d_model: int
@@ -42,6 +51,34 @@ class Geometry:
     n_kv_heads: int
     head_dim: int
     keys: tuple[tuple[str, str], ...] = ()
+    d_in: int | None = None
+    qk_dim: int | None = None
+    groups: int = 1
+    per_layer: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def width_in(self) -> int:
+        """Columns of `W_V`: `d_in`, or `d_model` where that is the same."""
+        return self.d_model if self.d_in is None else self.d_in
+
+    @property
+    def query_width(self) -> int:
+        """Rows of the query projection."""
+        return self.n_heads * (self.qk_dim or self.head_dim)
+
+    @property
+    def key_width(self) -> int:
+        """Rows of the key projection."""
+        return self.n_kv_heads * (self.qk_dim or self.head_dim)
+
+    def at(self, layer: int) -> Geometry:
+        """The sizes of one layer, where the config lists them layer by layer."""
+        return self.with_sizes({size: listed[layer] for size, listed in self.per_layer})
+
+    def with_sizes(self, sizes: Mapping[str, int]) -> Geometry:
+        """The same with other sizes."""
+        fields: dict[str, Any] = dict(sizes)
+        return replace(self, **fields)
 
     @property
     def value_width(self) -> int:
@@ -56,7 +93,8 @@ class Geometry:
     def describe(self) -> str:
         """The head sizes with their config keys, for messages."""
         names = dict(self.keys)
-        sizes = ("d_model", "n_heads", "n_kv_heads", "head_dim")
+        sizes = ["d_model", "n_heads", "n_kv_heads", "head_dim"]
+        sizes += [s for s in ("d_in", "qk_dim") if getattr(self, s) is not None]
         return ", ".join(f"{names.get(s, s)}={getattr(self, s)}" for s in sizes)
 
 
@@ -73,14 +111,64 @@ def stacked(g: Geometry) -> tuple[int, Int[np.ndarray, "r"]]:
 
     Explicit widths: cutting a grouped-query projection in thirds gives wrong rows and no error.
     """
-    start = g.output_width + g.value_width
+    start = g.query_width + g.key_width
     return start + g.value_width, start + np.arange(g.value_width)
 
 
+def kv_stacked(g: Geometry) -> tuple[int, Int[np.ndarray, "r"]]:
+    """`[K; V]` one after the other; the queries are stored apart."""
+    return g.key_width + g.value_width, g.key_width + np.arange(g.value_width)
+
+
 def per_head(g: Geometry) -> tuple[int, Int[np.ndarray, "r"]]:
-    """`(n_heads, [q, k, v], head_dim)`: each head's three parts lie together (GPT-NeoX)."""
+    """`(n_heads, [q, k, v], head_dim)`: each head's three parts lie together (GPT-NeoX, BLOOM)."""
+    _equal(g)
     rows = np.arange(3 * g.output_width).reshape(g.n_heads, 3, g.head_dim)
     return rows.size, rows[:, 2].ravel()
+
+
+def _equal(g: Geometry) -> None:
+    if g.n_kv_heads != g.n_heads or g.query_width != g.output_width:
+        raise ShapeError(
+            f"{g.describe()}: this layout stores as many values as queries, of equal width"
+        )
+
+
+def kv_per_head(g: Geometry) -> tuple[int, Int[np.ndarray, "r"]]:
+    """`(n_kv_heads, [k, v])`: each head's key and value lie together."""
+    qk = g.qk_dim or g.head_dim
+    rows = np.arange(g.key_width + g.value_width).reshape(g.n_kv_heads, qk + g.head_dim)
+    return rows.size, rows[:, qk:].ravel()
+
+
+def per_group(g: Geometry) -> tuple[int, Int[np.ndarray, "r"]]:
+    """`(n_kv_heads, [q, .., q, k, v], head_dim)`: each group's parts lie together (Falcon)."""
+    group = g.n_heads // g.n_kv_heads
+    rows = np.arange(g.output_width + 2 * g.value_width)
+    split = rows.reshape(g.n_kv_heads, group + 2, g.head_dim)
+    return rows.size, split[:, group + 1].ravel()
+
+
+def blocks_of_four(g: Geometry) -> tuple[int, Int[np.ndarray, "r"]]:
+    """Four blocks, one a device of the TPU pod, each `[q; v; k]` of its heads (CodeGen).
+
+    Raises
+    ------
+    ShapeError
+        If the heads do not divide into four.
+    """
+    _equal(g)
+    if g.n_heads % 4:
+        raise ShapeError(f"{g.describe()}: CodeGen stores its heads in four blocks of equal size")
+    rows = np.arange(3 * g.output_width).reshape(4, 3, -1)
+    return rows.size, rows[:, 1].ravel()
+
+
+def interleaved(g: Geometry) -> tuple[int, Int[np.ndarray, "r"]]:
+    """`(n_heads, head_dim, [q, k, v])`: the three parts of each coordinate lie together."""
+    _equal(g)
+    rows = np.arange(3 * g.output_width).reshape(g.output_width, 3)
+    return rows.size, rows[:, 2].copy()
 
 
 @dataclass(frozen=True)
@@ -104,7 +192,8 @@ class Layout:
     def shape(self, g: Geometry, d_in: int) -> tuple[int, int]:
         """The shape that the stored weight must have."""
         total, _ = self.fusing(g)
-        return (total, d_in) if self.orientation == "linear" else (d_in, total)
+        width = d_in // g.groups
+        return (total, width) if self.orientation == "linear" else (width, total)
 
     def check(
         self, g: Geometry, d_in: int, name: str, shape: tuple[int, ...], *, bias: bool = False
@@ -125,14 +214,15 @@ class Layout:
         first, last = int(index[0]), int(index[-1])
         if self.orientation != "linear" or not np.array_equal(index, np.arange(first, last + 1)):
             return None
+        if g.groups > 1:
+            return None
         return slice(first, last + 1)
 
     def read(self, g: Geometry, stored: Float[np.ndarray, "a b"]) -> Float[np.ndarray, "r d_in"]:
         """`W_V` (n_kv_heads * head_dim, d_in) out of the whole stored weight."""
         _, index = self.fusing(g)
-        return (
-            np.take(stored, index, axis=0) if self.orientation == "linear" else stored[:, index].T
-        )
+        W_V = np.take(stored, index, axis=0) if self.orientation == "linear" else stored[:, index].T
+        return W_V if g.groups == 1 else _spread(W_V, g.groups)
 
     def read_bias(self, g: Geometry, stored: Float[np.ndarray, "a"]) -> Float[np.ndarray, "r"]:
         """`b_V` (n_kv_heads * head_dim,) out of the whole stored bias."""
@@ -142,14 +232,46 @@ class Layout:
     def write(
         self, g: Geometry, stored: Float[np.ndarray, "a b"], W_V: Float[np.ndarray, "r d_in"]
     ) -> Float[np.ndarray, "a b"]:
-        """A copy of the stored weight with `W_V` put back; the other parts keep their bits."""
+        """A copy of the stored weight with `W_V` put back; the other parts keep their bits.
+
+        Raises
+        ------
+        ShapeError
+            If `W_V` has entries where a grouped convolution holds none.
+        """
         _, index = self.fusing(g)
+        if g.groups > 1:
+            blocks = _gather(W_V, g.groups)
+            if not np.array_equal(_spread(blocks, g.groups), W_V):
+                raise ShapeError(
+                    f"the values are a convolution of {g.groups} groups: an edit with entries "
+                    "outside the blocks on the diagonal cannot be stored"
+                )
+            W_V = blocks
         edited = stored.copy()
         if self.orientation == "linear":
             edited[index] = W_V.astype(stored.dtype)
         else:
             edited[:, index] = W_V.T.astype(stored.dtype)
         return edited
+
+
+def _spread(blocks: Float[np.ndarray, "r c"], groups: int) -> Float[np.ndarray, "r d_in"]:
+    """The block-diagonal matrix of a grouped convolution, whose blocks lie one below the other."""
+    rows, columns = len(blocks) // groups, blocks.shape[1]
+    wide = np.zeros((len(blocks), columns * groups), blocks.dtype)
+    for i in range(groups):
+        at = slice(i * rows, (i + 1) * rows)
+        wide[at, i * columns : (i + 1) * columns] = blocks[at]
+    return wide
+
+
+def _gather(wide: Float[np.ndarray, "r d_in"], groups: int) -> Float[np.ndarray, "r c"]:
+    """The blocks on the diagonal, one below the other: undoes `_spread`."""
+    rows, columns = len(wide) // groups, wide.shape[1] // groups
+    return np.concatenate(
+        [wide[i * rows : (i + 1) * rows, i * columns : (i + 1) * columns] for i in range(groups)]
+    )
 
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -159,6 +281,13 @@ LAYOUTS: Mapping[str, Layout] = {
         Layout("stacked", stacked),
         Layout("stacked_conv1d", stacked, "conv1d"),
         Layout("per_head", per_head),
+        Layout("kv_stacked", kv_stacked),
+        Layout("kv_stacked_conv1d", kv_stacked, "conv1d"),
+        Layout("kv_per_head", kv_per_head),
+        Layout("per_group", per_group),
+        Layout("blocks_of_four", blocks_of_four),
+        Layout("interleaved", interleaved),
+        Layout("separate_conv1d", separate, "conv1d"),
     )
 }
 

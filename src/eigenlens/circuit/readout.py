@@ -16,7 +16,8 @@ from jaxtyping import Float
 from eigenlens.arrays import check_finite, upcast
 from eigenlens.circuit import rows as table
 from eigenlens.circuit.circuit import Norm, Placement
-from eigenlens.circuit.resolve import BIAS_NAMES, GAIN_NAMES, StackPlan, effective_offset
+from eigenlens.circuit.planner import BIAS_NAMES, GAIN_NAMES, effective_offset
+from eigenlens.circuit.plans import StackPlan
 from eigenlens.errors import ArchitectureError, ShapeError
 from eigenlens.inert import inert
 from eigenlens.tensors.store import TensorStore
@@ -128,6 +129,17 @@ class Readout:
         """Whether the files hold a token embedding (towers and adapters are saved without)."""
         return self._first(self.row.embedding) is not None
 
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the matrices that `copying_map` is made of; empty without an embedding."""
+        if not self.has_vocabulary:
+            return ()
+        names = [self._embedding, self._unembedding[0], self._lift_name]
+        names.append(self._first(self.row.unembedding_map))
+        if self._mode == "head":
+            names.append(f"{self.row.head_dense}.weight")
+        return tuple(name for name in names if name)
+
     @cached_property
     def final_norm(self) -> Norm | None:
         """The norm before the unembedding; None for post-norm models."""
@@ -232,7 +244,7 @@ class Readout:
         module = name.rpartition(".")[0]
         bias = [f"{module}.{end}" for end in BIAS_NAMES if f"{module}.{end}" in self._names]
         return Norm(
-            stack.norm_kind,
+            table.decide(stack.norm_kind, self.stack.config),
             self._read(name) + offset,
             self._read(bias[0]) if bias else None,
             name,

@@ -1,4 +1,10 @@
-"""What a row of the architectures table is made of: stacks, namings, config rules, readout."""
+"""What a row of the architectures table is made of: stacks, namings, config rules, readout.
+
+Every field is data. A fact that depends on the config is a rule: `Switch` (a truthy key), `Cases`
+(the value of a key), nested as needed. Names of config keys may be `a.b` (in a section), `/a.b`
+(from the top of a composite config), `=4` (the number itself), `#a` (the length of a list), `+a`
+(its sum) or `a//b` (one key's number by another's, rounded down).
+"""
 
 from __future__ import annotations
 
@@ -8,21 +14,37 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from eigenlens.circuit.circuit import Kind, NormKind, Placement
 from eigenlens.circuit.layouts import Geometry, Orientation
+from eigenlens.errors import FormatError
+from eigenlens.inert import inert
 
 T = TypeVar("T")
+# Said beside F; verification knows them: a gate is held at 1, a sink's share is taken into account.
+UNGATED = "the attention output is gated before W_O: F is the ungated linear part"
+SINKS = "attention sinks: rows of A sum to less than 1"
+# No size of a model comes near; what is larger is refused before anything is made of it.
+LARGEST = 2**31
 
 
 @dataclass(frozen=True)
 class Switch(Generic[T]):
-    """A fact that the config decides: `yes` where its key is truthy, else `no`."""
+    """A fact that the config decides: `yes` where its key is truthy, else `no` (rules again)."""
 
     key: str
     default: bool
-    yes: T
-    no: T
+    yes: Rule[T]
+    no: Rule[T]
 
 
-Rule: TypeAlias = T | Switch[T]
+@dataclass(frozen=True)
+class Cases(Generic[T]):
+    """A fact that a config key's value decides; `other` where no case names it."""
+
+    key: str
+    cases: Mapping[Any, Rule[T]]
+    other: Rule[T]
+
+
+Rule: TypeAlias = T | Switch[T] | Cases[T]
 
 
 def flag(key: str, default: bool) -> Switch[bool]:
@@ -32,19 +54,27 @@ def flag(key: str, default: bool) -> Switch[bool]:
 
 def decide(rule: Rule[T], config: Mapping[str, Any]) -> T:
     """What a rule says under a config; a key that is present decides, None counts as false."""
-    if isinstance(rule, Switch):
-        chosen: T = rule.yes if config.get(rule.key, rule.default) else rule.no
-        return chosen
+    while isinstance(rule, (Switch, Cases)):
+        if isinstance(rule, Switch):
+            rule = rule.yes if config.get(rule.key, rule.default) else rule.no
+        else:
+            value = config.get(rule.key)
+            known = isinstance(value, (str, int, float, bool)) and value in rule.cases
+            rule = rule.cases[value] if known else rule.other
     return rule
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One stored layer: the fields of its names, and which attention calls of a pass use it."""
+    """One stored layer: the fields of its names, and which attention calls of a pass use it.
+
+    `sizes` overrides sizes of the stack's geometry for this layer.
+    """
 
     layer: int
     fields: Mapping[str, int]
     calls: tuple[int, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 Slots = Callable[[Geometry, Mapping[str, Any]], list[Slot]]
@@ -74,8 +104,85 @@ def albert_groups(g: Geometry, config: Mapping[str, Any]) -> list[Slot]:
 
 
 @dataclass(frozen=True)
+class Stages:
+    """Slots of a model with stages of different widths (Swin and its like).
+
+    Names have the fields `{stage}` and `{block}`; `{layer}` counts through all stages.
+
+    Attributes
+    ----------
+    depths, width, heads
+        Config keys. A list is one number a stage; a single width grows by `growth` from stage to
+        stage, a single number of heads stays.
+    growth
+        See above: the factor, or the config key that states it.
+    first
+        Number of the first stage in names.
+    widens
+        Whether a stage's first block reads the states of the stage before, so that it takes their
+        width in and gives its own out (Hiera).
+    """
+
+    depths: str = "depths"
+    width: str = "hidden_sizes"
+    heads: str = "num_attention_heads"
+    growth: int | str = 2
+    first: int = 0
+    widens: bool = False
+
+    def __call__(self, g: Geometry, config: Mapping[str, Any]) -> list[Slot]:
+        """The slots, stage by stage."""
+        found: list[Slot] = []
+        for stage, depth in enumerate(config[self.depths]):
+            d, n = self._sizes(config, stage)
+            sizes = {"d_model": d, "n_heads": n, "n_kv_heads": n, "head_dim": d // n}
+            wider = {**sizes, "d_in": self._sizes(config, stage - 1)[0]} if stage else sizes
+            for block in range(depth):
+                at = len(found)
+                fields = {"stage": stage + self.first, "block": block, "layer": at}
+                own = wider if self.widens and block == 0 else sizes
+                found.append(Slot(at, fields, (at,), own))
+        return found
+
+    def geometry(self, config: Mapping[str, Any]) -> Geometry:
+        """Sizes of the first stage, and the number of layers of all.
+
+        Raises
+        ------
+        FormatError
+            If a number is not positive and whole.
+        """
+        try:
+            depths = list(config[self.depths])
+            sizes = [self._sizes(config, i) for i in range(min(len(depths), 64))]
+        except (KeyError, TypeError, IndexError) as error:
+            raise FormatError(
+                f"the config's stages make no sense: {self.depths}, {self.width} and {self.heads} "
+                "must give a number for each stage"
+            ) from error
+        numbers = [n for pair in sizes for n in pair] + depths
+        if not depths or not all(type(n) is int and 0 < n < LARGEST for n in numbers):
+            raise FormatError(
+                f"the config's stages make no sense: {self.depths}, {self.width} and {self.heads} "
+                "must be positive whole numbers"
+            )
+        d, n = sizes[0]
+        named = (("d_model", self.width), ("n_heads", self.heads), ("n_layers", self.depths))
+        return Geometry(d, sum(depths), n, n, d // n, named)
+
+    def _sizes(self, config: Mapping[str, Any], stage: int) -> tuple[int, int]:
+        width, heads = config[self.width], config[self.heads]
+        growth = config[self.growth] if isinstance(self.growth, str) else self.growth
+        d = int(width * growth**stage) if isinstance(width, int) else width[stage]
+        return d, heads if isinstance(heads, int) else heads[stage]
+
+
+@dataclass(frozen=True)
 class Naming:
     """One naming scheme for a stack's modules; `.weight` and `.bias` follow each name.
+
+    A name that ends in `_weight` is a whole parameter (`in_proj_weight`, whose bias is
+    `in_proj_bias`); so is one that starts with `=` (then without a bias).
 
     Attributes
     ----------
@@ -90,15 +197,65 @@ class Naming:
         Overrides the stack's: GGUF files already hold Gemma's 1 + w.
     bias_if_present
         For files whose config does not say whether there are biases (GGUF).
+    value_bias
+        Whole name of a parameter that holds the values' bias alone, though the weight is fused
+        (BEiT's v_bias).
+    scale
+        Whole name of a parameter that the attention output is multiplied with, one a coordinate
+        (LayerScale).
+    layout
+        Overrides the stack's.
     """
 
     value: str
     output: str
-    norm_before: str | None = None
+    norm_before: Rule[str | None] = None
     norm_after: str | None = None
     prefixes: tuple[str, ...] = ("",)
     gain_offset: float | None = None
     bias_if_present: bool = False
+    value_bias: str | None = None
+    scale: str | None = None
+    layout: Rule[str] | None = None
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A number from the config, raised to a power; part of an output scale."""
+
+    key: str
+    power: float = 1.0
+    default: float = 1.0
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a per-layer list of words in the config says: word -> text, other words nothing.
+
+    `key` names the list (`layer_types`), or a text with one letter a layer.
+    """
+
+    key: str
+    words: Mapping[str, str]
+    otherwise: str | None = None
+
+    def says(self, config: Mapping[str, Any], layer: int) -> str | None:
+        """The text for one layer, or None.
+
+        Raises
+        ------
+        FormatError
+            If the list has no entry for the layer.
+        """
+        found = config.get(self.key)
+        if found is None:
+            return None
+        if not isinstance(found, (list, tuple, str)) or layer >= len(found):
+            raise FormatError(
+                f"config key {self.key!r} is {inert(repr(found)[:80])}: expected an entry for each "
+                f"layer, and layer {layer} has none"
+            )
+        return self.words.get(str(found[layer]), self.otherwise)
 
 
 @dataclass(frozen=True)
@@ -113,8 +270,10 @@ class Stack:
         Naming schemes; exactly one must match the names in the file.
     layout, output_orientation
         A key of `LAYOUTS`, and how the output projection is stored.
-    placement, norm_kind, gain_offset, norm_affine
-        Where norms sit, their kind, what is added to their stored gain, whether they have one.
+    placement, norm_kind, gain_offset, norm_affine, norm_bias
+        Where norms sit (OLMo 2, a norm on the output alone: `sandwich` without `norm_before`),
+        their kind, what is added to their stored gain, whether they have one, whether layernorms
+        have a bias.
     value_bias, output_bias
         Whether the projections have biases.
     causal
@@ -122,29 +281,64 @@ class Stack:
     slots
         Which weights serve which call.
     output_scale
-        Config key of a factor on the attention output before the residual sum, or None.
+        Factor on the attention output before the residual sum: a config key, or several factors.
+    layer_scale
+        Whether the tensor that a naming's `scale` names is in use.
+    value_scale
+        Config key of a factor on the values; part of F.
     config_path, keys, defaults
-        Sub-config of a composite model, config-key aliases and config-class defaults that differ
-        from the architecture's.
+        Sub-config of a composite model, config-key aliases, and sizes where the config class's
+        defaults (`defaults.json`) are not what the model assumes.
+    per_layer
+        Sizes for which the config may give a list, one number a layer.
+    exists
+        Whether a model of this config has the stack at all.
+    refused
+        Why the stack is not linear in its values, where the config makes it so; else None.
+    normed
+        Whether the norms are ones of `norm_kind`: else they are left out (a batch norm).
+    bare
+        Layers that stand without the norm before (ModernBERT's first reads normed embeddings).
+    skip, others
+        Which layers have no linear softmax attention, by a list in the config, and by a name that
+        only such a layer has in the files (`layers.{layer}.mamba.` -> reason).
+    notes, layer_notes
+        What must be said beside F, for the stack and by layer.
+    within, outside
+        Parts of the prefix that must, or must not, stand before the names (`vision_tower.`).
     """
 
     name: str
     namings: tuple[Naming, ...]
     kind: Kind = "self"
-    layout: str = "separate"
+    layout: Rule[str] = "separate"
     output_orientation: Orientation = "linear"
     placement: Rule[Placement] = "pre"
-    norm_kind: NormKind = "layernorm"
+    norm_kind: Rule[NormKind] = "layernorm"
     gain_offset: float = 0.0
     norm_affine: Rule[bool] = True
+    norm_bias: Rule[bool] = True
     value_bias: Rule[bool] = True
     output_bias: Rule[bool] = True
     causal: Rule[bool] = True
     slots: Slots = one_each
-    output_scale: str | None = None
+    output_scale: str | tuple[Factor, ...] | None = None
+    layer_scale: Rule[bool] = True
+    value_scale: str | None = None
     config_path: tuple[str, ...] = ()
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: Mapping[str, Rule[tuple[str, ...]]] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
+    per_layer: tuple[str, ...] = ()
+    exists: Rule[bool] = True
+    refused: Rule[str | None] = None
+    normed: Rule[bool] = True
+    bare: tuple[int, ...] = ()
+    skip: Listed | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Rule[str | None], ...] = ()
+    layer_notes: Listed | None = None
+    within: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,15 +373,48 @@ class Readout:
 
 
 # Sizes, and the config keys that may state them. A row overrides the ones its model reads
-# differently; an empty tuple means that the model reads no such key and the usual rule holds.
+# differently; an empty tuple means that the model reads no such key and the usual rule holds:
+# n_kv_heads = n_heads, head_dim = d_model / n_heads, d_in = d_model, qk_dim = head_dim (the width
+# of a query head, where a value head has another). The first key of each is the usual one.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "d_model": ("hidden_size", "n_embd", "dim", "d_model"),
     "n_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "n_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "n_kv_heads": ("num_key_value_heads", "n_head_kv", "num_kv_heads"),
     "head_dim": ("head_dim",),
+    "d_in": (),
+    "qk_dim": (),
+    "groups": (),
 }
 PLAIN_HEADS: Mapping[str, tuple[str, ...]] = {"n_kv_heads": (), "head_dim": ()}
+
+
+@dataclass(frozen=True)
+class Tower:
+    """A part of a composite model that is a model of its own, named by a section of the config.
+
+    Attributes
+    ----------
+    name
+        Of its stack; a tower of several stacks gives `name.encoder`, `name.decoder`, ...
+    path
+        The section (`("text_config",)`); its `model_type` says which row describes it.
+    within
+        Parts of the prefix that its tensors have in the composite's files, first match counts.
+    model_type
+        Whose row to use where the section does not say.
+    readout
+        Whether the composite's tokens enter and leave here.
+    flat
+        Whether a config without the section states its keys at the top.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    within: tuple[str, ...] = ()
+    model_type: str | None = None
+    readout: bool = False
+    flat: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,15 +425,15 @@ class Architecture:
     ----------
     stacks
         Its attention stacks.
-    defaults
-        What its config class assumes for a size that config.json does not state.
     keys
         Config keys of the sizes, over those of `KEYS`.
     readout
-        Where tokens enter and leave, or None (a vision model).
+        Where tokens enter and leave the first stack, or None (a vision model).
+    towers
+        Parts that other rows describe.
     """
 
-    stacks: tuple[Stack, ...]
-    defaults: Mapping[str, int]
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stacks: tuple[Stack, ...] = ()
+    keys: Mapping[str, Rule[tuple[str, ...]]] = field(default_factory=dict)
     readout: Readout | None = None
+    towers: tuple[Tower, ...] = ()

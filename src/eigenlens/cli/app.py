@@ -10,7 +10,9 @@ from eigenlens.cli.boundary import boundary
 from eigenlens.cli.inspect import inspect
 from eigenlens.cli.options import VersionOption
 from eigenlens.cli.samples import app as samples_app
+from eigenlens.cli.simulate import simulate
 from eigenlens.cli.spectrum import spectrum
+from eigenlens.cli.trace import trace
 
 app = typer.Typer(
     name="eigenlens",
@@ -21,6 +23,8 @@ app = typer.Typer(
 )
 app.command(short_help="The direction each layer pushes tokens towards.")(spectrum)
 app.command(short_help="Which tensors make each layer's F.")(inspect)
+app.command(short_help="Do real tokens tilt towards the leading directions?")(trace)
+app.command(short_help="Where do tokens end, and was it foretold?")(simulate)
 app.add_typer(samples_app, name="samples")
 
 

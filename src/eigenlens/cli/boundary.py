@@ -153,24 +153,62 @@ def _encode(encoding: str | None, errors: str) -> None:
 
 
 @contextmanager
-def progress_bar(quiet: bool) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A progress bar over layers on stderr; None when stderr is no terminal or `quiet`."""
-    if quiet or not sys.stderr.isatty():
-        yield None
+def progress_bar(
+    quiet: bool, unit: str | None = None
+) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A progress bar over layers on stderr; None when stderr is no terminal or `quiet`.
+
+    With a `unit` (prompts) also their rate and the time left.
+
+    Bytes that come over the network have a line of their own while they come. Notes on downloads
+    are printed unless `quiet`.
+    """
+    from eigenlens.tensors.transfers import Transfers, watching
+
+    if quiet:
+        with watching(Transfers(note=lambda text: None)):
+            yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+    if not sys.stderr.isatty():
+        with watching(Transfers(note=_complain)):
+            yield None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
 
-        def step(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, description=inert(name) or "done")
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    words = TextColumn("{task.description}", markup=False)
+    rate = [TextColumn(f"{{task.fields[rate]}} {unit}/s"), TimeRemainingColumn()] if unit else []
+    columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), *rate)
+    bar = Progress(*columns, console=console)
+    loads = Progress(words, BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=console)
+    task = bar.add_task("reading", total=None, rate="-")
+    load = loads.add_task("", visible=False)
 
+    def step(done: int, total: int, name: str) -> None:
+        bar.update(task, completed=done, total=total, description=inert(name) or "done")
+        speed = bar.tasks[0].speed
+        bar.update(task, rate="-" if speed is None else f"{speed:.1f}")
+
+    def moved(done: int, total: int, file: str) -> None:
+        if loads.tasks[0].completed > done:
+            loads.reset(load)  # the speed is of this request
+        loads.update(
+            load, completed=done, total=total, description=inert(file), visible=done < total
+        )
+
+    def note(text: str) -> None:
+        console.print(f"eigenlens: {inert(text)}")
+
+    with Live(Group(bar, loads), console=console, transient=True), watching(Transfers(moved, note)):
         yield step

@@ -9,6 +9,7 @@ import typer
 
 from eigenlens.cli.boundary import boundary, emit
 from eigenlens.cli.options import (
+    ArchitectureOption,
     DebugOption,
     FormatOption,
     ModelArgument,
@@ -24,6 +25,7 @@ def inspect(
         bool,
         typer.Option("--verify", help="Run the model and check that F is what each layer applies."),
     ] = False,
+    architecture: ArchitectureOption = None,
     format: FormatOption = None,
     out: OutOption = None,
     quiet: QuietOption = False,
@@ -42,7 +44,7 @@ def inspect(
 
         if out is not None:
             check_target(out, list(SUFFIXES))
-        checkpoint = open_checkpoint(model)
+        checkpoint = open_checkpoint(model, architecture)
         result = look(checkpoint)
         if verify:
             from eigenlens.live.verify import verify as run

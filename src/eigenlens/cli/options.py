@@ -82,9 +82,27 @@ OutOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress, no warnings.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+NoCacheOption = Annotated[
+    bool, typer.Option("--no-cache", help="Neither look up nor keep results of layers.")
+]
+VerifyCacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--verify-cache", help="Compare the weights' content before a kept result is used."
+    ),
+]
 VersionOption = Annotated[
     bool,
     typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+]
+ArchitectureOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--architecture",
+        metavar="FILE",
+        help="Rules (.toml) that say where a model type nobody knows keeps V and O.",
+        show_default=False,
+    ),
 ]
 StackOption = Annotated[
     str | None,

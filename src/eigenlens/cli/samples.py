@@ -63,7 +63,7 @@ def samples(
         return
     with boundary(debug):
         from eigenlens.errors import SourceError
-        from eigenlens.report.tables import samples_view
+        from eigenlens.report.samples import samples_view
         from eigenlens.samples import SAMPLES, sample_path
 
         found = []

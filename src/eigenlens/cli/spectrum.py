@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from eigenlens.cli.boundary import boundary, emit, progress_bar, warn
 from eigenlens.cli.options import (
+    ArchitectureOption,
     DebugOption,
     Dtype,
     FormatOption,
     LayersOption,
     ModelArgument,
+    NoCacheOption,
     OutOption,
     QuietOption,
     StackOption,
+    VerifyCacheOption,
     VersionOption,
     parse_layers,
 )
@@ -88,7 +93,14 @@ def spectrum(
     stack: StackOption = None,
     layers: LayersOption = None,
     dtype: Annotated[Dtype, typer.Option(help="Compute dtype.")] = Dtype.float64,
+    no_cache: NoCacheOption = False,
+    verify_cache: VerifyCacheOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the Krylov start vectors.")] = 0,
+    architecture: ArchitectureOption = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say how many bytes, how much memory and time."),
+    ] = False,
     format: FormatOption = None,
     out: OutOption = None,
     quiet: QuietOption = False,
@@ -102,34 +114,59 @@ def spectrum(
     """
     chosen = parse_layers(layers)
     with boundary(debug):
+        from eigenlens.cache import Cache
+        from eigenlens.circuit.checkpoint import open_checkpoint
         from eigenlens.report.serialise import SUFFIXES, check_target
-        from eigenlens.report.tables import spectrum_view
-        from eigenlens.report.vectors import SUFFIXES as VECTOR_SUFFIXES
-        from eigenlens.report.vectors import vector_bytes
         from eigenlens.spectra.analyse import spectrum as compute
+        from eigenlens.spectra.estimate import calibrate, dense_warning, estimate, layer_costs
+        from eigenlens.spectra.options import SpectrumOptions
 
         if out is not None:
             check_target(out, list(SUFFIXES))
         if vectors is not None:
+            from eigenlens.report.vectors import SUFFIXES as VECTOR_SUFFIXES
+            from eigenlens.report.vectors import vector_bytes
+
             check_target(vectors, VECTOR_SUFFIXES)
+        asked: dict[str, Any] = {
+            "operator": operator.value,
+            "all": all_,
+            "per_head": per_head,
+            "decode": decode,
+            "solver": solver.value,
+            "tie_tolerance": tie_tolerance,
+            "dtype": dtype.value,
+            "seed": seed,
+            "keep_vectors": vectors is not None,
+        }
+        options = SpectrumOptions(k, order.value, **asked)
         with progress_bar(quiet) as progress:
-            result = compute(
-                model,
-                k,
-                order.value,
-                operator=operator.value,
-                all=all_,
-                per_head=per_head,
-                decode=decode,
-                solver=solver.value,
-                tie_tolerance=tie_tolerance,
-                dtype=dtype.value,
-                seed=seed,
-                keep_vectors=vectors is not None,
-                stack=stack,
-                layers=chosen,
-                progress=progress,
-            )
+            checkpoint = open_checkpoint(model, architecture)
+            if dry_run:
+                cost = estimate(checkpoint, options, stack=stack, layers=chosen)
+            else:
+                costs = layer_costs(checkpoint, options, stack=stack, layers=chosen)
+                slow = dense_warning(costs, lambda: calibrate(dtype.value))
+                warn([slow] if slow else [], quiet)
+                result = compute(
+                    *(checkpoint, k, order.value),
+                    **asked,
+                    stack=stack,
+                    layers=chosen,
+                    progress=progress,
+                    cache=None if no_cache else Cache(),
+                    verify_cache=verify_cache,
+                )
+        if dry_run:
+            warn(list(cost.warnings), quiet)
+            emit(cost, partial(_view, "estimate", "estimate_view", cost), format, out, quiet=quiet)
+            return
         warn(list(result.warnings), quiet)
         files = {} if vectors is None else {vectors: vector_bytes(result, vectors)}
-        emit(result, lambda: spectrum_view(result), format, out, files=files, quiet=quiet)
+        view = partial(_view, "tables", "spectrum_view", result)
+        emit(result, view, format, out, files=files, quiet=quiet)
+
+
+def _view(room: str, name: str, result: object) -> Any:
+    """A table of `eigenlens.report`, whose imports only a table is worth."""
+    return getattr(import_module(f"eigenlens.report.{room}"), name)(result)

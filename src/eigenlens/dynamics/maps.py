@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +16,19 @@ from jaxtyping import Float
 States = Float[np.ndarray, "s n d"]
 Attention = Callable[[States], States]
 Form = Literal["normalised", "stream"]
+
+
+class StateMap(Protocol):
+    """Anything that takes states to the next states: a `LayerMap`, or a live model's layer."""
+
+    @property
+    def form(self) -> Form:
+        """Which of the two forms it has."""
+        ...
+
+    def __call__(self, X: States) -> States:
+        """The next states, in float64."""
+        ...
 
 
 def on_sphere(X: States, radius: float) -> States:

@@ -85,6 +85,16 @@ def group_sizes(U: Float[np.ndarray, "n d"], angle: float) -> Int[np.ndarray, "g
     return np.sort(np.array(sizes, dtype=int))[::-1]
 
 
+def _apart(U: Float[np.ndarray, "n d"], angle: float) -> bool:
+    """Whether no two unit tokens are between 1 and 4 angles from each other.
+
+    Tokens that are still on their way to one another fill that range; groups leave it empty.
+    """
+    chords = np.linalg.norm(U[:, None] - U[None], axis=-1)
+    near, far = (2.0 * math.sin(k * angle / 2.0) for k in (1, 4))
+    return not bool(((chords > near) & (chords < far)).any())
+
+
 def classify(
     U: Float[np.ndarray, "n d"],
     path: Float[np.ndarray, "t d"],
@@ -114,7 +124,7 @@ def classify(
     if len(folded) == 1:
         larger = int(max((signs > 0).sum(), (signs < 0).sum()))
         return Outcome("bipartite", (larger, len(U) - larger), balanced=balanced)
-    if 2 * len(sizes) <= len(U):
+    if 2 * len(sizes) <= len(U) and _apart(U, tolerance.angle):
         return Outcome("clusters", tuple(int(n) for n in sizes), balanced=balanced)
     return Outcome("none", tuple(int(n) for n in sizes), settled=False, balanced=balanced)
 
@@ -194,7 +204,7 @@ def _rotation(
         groups,
         angle_per_step=abs(angle),
         period=_period(path, tolerance) if np.allclose(np.diff(time), 1.0) else None,
-        settled=abs(phase[-1] - phase[0]) > 2 * math.pi,
+        settled=bool(abs(phase[-1] - phase[0]) > 2 * math.pi),
     )
 
 

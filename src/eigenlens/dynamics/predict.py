@@ -70,7 +70,7 @@ def predict(values: Values, form: Form, mask: Mask, n: int) -> Prediction:
     spread = np.abs(1.0 + np.outer(mu, values[rest])) if n > 1 else np.zeros((1, 1))
     disagreement = float(spread.max() / top) if spread.size else 0.0
     alignment = float(np.abs(m[rest]).max() / top) if rest.size else 0.0
-    stable = disagreement < 1 and alignment < 1
+    stable = bool(disagreement < 1 and alignment < 1)
     angle = abs(math.atan2(m[0].imag, m[0].real)) if values[0].imag else None
     label = "rotation" if angle is not None else "flip" if m[0].real < 0 else "consensus"
     return Prediction(label if stable else "none", disagreement, alignment, None, angle, stable)
@@ -90,10 +90,10 @@ def _stream(values: Values) -> Prediction:
     if lead.real <= 0:
         return Prediction("none", None, None, None, None, stable=False)
     rest = _others(values)
-    exponent = -(1.0 - values[rest].real.max() / lead.real) if rest.size else -1.0
-    angle = abs(lead.imag / lead.real) if lead.imag else None
+    exponent = float(values[rest].real.max() / lead.real - 1.0) if rest.size else -1.0
+    angle = float(abs(lead.imag / lead.real)) if lead.imag else None
     label = "consensus" if angle is None else "rotation"
-    return Prediction(label, None, None, float(exponent), angle, stable=exponent < 0)
+    return Prediction(label, None, None, exponent, angle, stable=exponent < 0)
 
 
 def consensus_multipliers(values: Values, mask: Mask, n: int) -> Complex[np.ndarray, "m"]:

@@ -53,10 +53,16 @@ class Summary:
         Whether the motion had ended, or turned steadily, in all of these.
     target
         `v1`, `plane`, `span` or `kernel`: what the leading eigenvalues foretell.
+    reached
+        The eigenspace that the tokens of that start lie in after the last whole pass: `target`,
+        or another one (``v2``, ``plane 2``, ...); None for none of them.
     distance
-        Angle of the final tokens to the target in radians, root mean square; median over starts.
+        Angle of the tokens to the target in radians after the last whole pass, root mean square;
+        median over starts.
     period
         Steps after which a rotation closes; None otherwise.
+    balanced
+        Whether the directions of that start's tokens sum to nearly 0.
     """
 
     label: str
@@ -64,8 +70,10 @@ class Summary:
     step_reached: int | None
     settled: bool
     target: str
+    reached: str | None
     distance: float
     period: int | None
+    balanced: bool
     observed: Observed
     predicted: Prediction | None
 

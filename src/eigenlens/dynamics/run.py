@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from eigenlens.dynamics.maps import LayerMap
+from eigenlens.dynamics.maps import StateMap
 from eigenlens.errors import NumericsError
 
 States = Float[np.ndarray, "s n d"]
@@ -17,8 +17,9 @@ Basis = Float[np.ndarray, "d k"]
 
 PATH_LIMIT = 1024
 """Passes of which the mean directions are kept; motion is judged from these."""
-_STILL = 1e-13
+DOUBLE = float(np.finfo(np.float64).eps)
 _PATIENCE = 8
+_SETTLED_PASSES, _SETTLED_TURN = 128, 6 * np.pi
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Run:
         Root mean square over tokens of the sine of the angle to the target of the whole pass;
         (T + 1, s).
     movement
-        Largest chord between a token's direction before and after the step, up to the sign;
-        (T, s).
+        Largest chord between a token's direction before and after a pass, up to the sign;
+        (passes, s). A pass of one layer is a step.
     before, after
         Alignment of every token with the target of the layer of that step, means over tokens;
         (T, s).
@@ -47,32 +48,54 @@ class Run:
         Numbers of the steps after which these were, (p,).
     final
         The last states, (s, n, d).
+    closing
+        Directions of the tokens after the last whole pass, (s, n, d).
+    depth
+        Layers of a pass.
+    noise
+        Relative rounding error of a step.
     """
 
     cosine: Float[np.ndarray, "t1 s"]
     disagreement: Float[np.ndarray, "t1 s"]
     misalignment: Float[np.ndarray, "t1 s"]
-    movement: Float[np.ndarray, "t s"]
+    movement: Float[np.ndarray, "q s"]
     before: Float[np.ndarray, "t s"]
     after: Float[np.ndarray, "t s"]
     rising: Float[np.ndarray, "t s"]
     passes: Float[np.ndarray, "p s d"]
     at: Float[np.ndarray, "p"]
     final: Float[np.ndarray, "s n d"]
+    closing: Float[np.ndarray, "s n d"]
+    depth: int = 1
+    noise: float = DOUBLE
+
+    @property
+    def steps(self) -> int:
+        """Steps done."""
+        return len(self.after)
+
+    @property
+    def last_pass(self) -> int:
+        """The row of `disagreement` and its like that stands after the last whole pass."""
+        return self.steps - self.steps % self.depth
 
 
 def iterate(
-    maps: Sequence[LayerMap],
+    maps: Sequence[StateMap],
     X: States,
     steps: int,
     target: Basis,
     layer_targets: Sequence[Basis],
     progress: Callable[[int, int], None] | None = None,
+    noise: float = DOUBLE,
 ) -> Run:
     """Run `steps` steps of the maps in order, then again from the first.
 
-    Stops early when nothing moves any more, up to a sign. Memory: the states of one step and the
-    mean directions of the last `PATH_LIMIT` passes.
+    Stops early when nothing moves any more, up to a sign; and when for many passes, and some whole
+    turns, all tokens have been one and in the target, as closely as rounding allows: how they move
+    there is then known.
+    Memory: the states of one step and the mean directions of the last `PATH_LIMIT` passes.
 
     Parameters
     ----------
@@ -88,6 +111,8 @@ def iterate(
         The same for each layer.
     progress
         Called with (steps done, steps in all).
+    noise
+        Relative rounding error of a step: that of the type in which the maps compute.
 
     Raises
     ------
@@ -98,44 +123,58 @@ def iterate(
     U = unit(X)
     rows = [_state_row(U, target)]
     moves: list[tuple[Float[np.ndarray, "s"], ...]] = []
+    moved: list[Float[np.ndarray, "s"]] = []
     path: deque[Float[np.ndarray, "s d"]] = deque([unit(U.mean(axis=1))], PATH_LIMIT)
     at: deque[int] = deque([0], PATH_LIMIT)
-    still = 0
+    floor, at_rest = floor_of(noise), max(1e-13, 32 * noise)
+    still = settled = 0
+    turned = np.zeros(len(X))
+    start_of_pass = U
     for t in range(steps):
         X = maps[t % depth](X)
         if not np.isfinite(X).all():
             raise NumericsError(
-                f"states are not finite after step {t + 1}; use --norm or fewer steps"
+                f"states are not finite after step {t + 1}; use --norm l2, a wider dtype or fewer "
+                "steps"
             )
         new = unit(X)
         moves.append(_move_row(U, new, layer_targets[t % depth]))
         U = new
         rows.append(_state_row(U, target))
-        if (t + 1) % depth == 0:
-            path.append(unit(U.mean(axis=1)))
-            at.append(t + 1)
         if progress is not None:
             progress(t + 1, steps)
-        still = still + 1 if moves[-1][0].max() <= _STILL else 0
-        if still >= _PATIENCE * depth:
+        if (t + 1) % depth:
+            continue
+        path.append(unit(U.mean(axis=1)))
+        at.append(t + 1)
+        moved.append(_chord(start_of_pass, U))
+        start_of_pass = U
+        still = still + 1 if moved[-1].max() <= at_rest else 0
+        arrived = rows[-1][1].max() <= floor and rows[-1][2].max() <= floor
+        settled = settled + 1 if arrived else 0
+        turned = turned + _angle(path[-2], path[-1]) if arrived else np.zeros(len(X))
+        enough = settled >= _SETTLED_PASSES and turned.min() >= _SETTLED_TURN
+        if still >= _PATIENCE or enough:
             break
     cosine, disagreement, misalignment = (np.array(c) for c in zip(*rows, strict=True))
     s = X.shape[0]
-    empty = [np.zeros((0, s))] * 4
-    movement, before, after, rising = (
-        (np.array(c) for c in zip(*moves, strict=True)) if moves else empty
+    before, after, rising = (
+        (np.array(c) for c in zip(*moves, strict=True)) if moves else [np.zeros((0, s))] * 3
     )
     return Run(
         cosine,
         disagreement,
         misalignment,
-        movement,
+        np.array(moved).reshape(-1, s),
         before,
         after,
         rising,
         np.array(path),
         np.array(at, dtype=float),
         X,
+        start_of_pass,
+        depth,
+        noise,
     )
 
 
@@ -157,14 +196,27 @@ def _state_row(U: States, target: Basis) -> tuple[Float[np.ndarray, "s"], ...]:
     return cosine, np.sqrt(apart / np.maximum(squares + apart, 1e-300)), misalignment
 
 
+def _chord(U: States, new: States) -> Float[np.ndarray, "s"]:
+    """The largest chord between two directions of one token, up to the sign."""
+    apart = np.linalg.norm(new - U, axis=-1)
+    return np.asarray(np.minimum(apart, np.linalg.norm(new + U, axis=-1)).max(axis=-1))
+
+
+def _angle(a: Float[np.ndarray, "s d"], b: Float[np.ndarray, "s d"]) -> Float[np.ndarray, "s"]:
+    cosine = np.sum(a * b, axis=-1)
+    return np.asarray(np.arccos(np.clip(cosine, -1.0, 1.0)))
+
+
 def _move_row(U: States, new: States, basis: Basis) -> tuple[Float[np.ndarray, "s"], ...]:
-    chord = np.minimum(np.linalg.norm(new - U, axis=-1), np.linalg.norm(new + U, axis=-1)).max(
-        axis=-1
-    )
     before = np.linalg.norm(U @ basis, axis=-1)
     after = np.linalg.norm(new @ basis, axis=-1)
     rising = (after > before) + 0.5 * (after == before)
-    return chord, before.mean(axis=-1), after.mean(axis=-1), rising.mean(axis=-1)
+    return before.mean(axis=-1), after.mean(axis=-1), rising.mean(axis=-1)
+
+
+def floor_of(noise: float) -> float:
+    """Below this, disagreement and misalignment are rounding; `noise` is that of one step."""
+    return max(1e-11, 32 * noise)
 
 
 def decay(

@@ -2,27 +2,82 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 
 from eigenlens.dynamics.effective import ORDER_OF, Target, effective_matrix, find_target
-from eigenlens.dynamics.maps import Form, LayerMap, l2_map
+from eigenlens.dynamics.maps import Form, StateMap, l2_map
 from eigenlens.dynamics.masks import Mask, parse_mask
 from eigenlens.dynamics.matrices import build_layers, random_starts
 from eigenlens.dynamics.outcome import Outcome, Tolerance
 from eigenlens.dynamics.predict import Prediction, predict
 from eigenlens.dynamics.result import Simulation
-from eigenlens.dynamics.run import Run, iterate
+from eigenlens.dynamics.run import DOUBLE, Run, iterate
 from eigenlens.dynamics.stability import leading_multipliers
 from eigenlens.dynamics.summary import basins, outcomes, summarise, trajectory
-from eigenlens.errors import OptionError, ShapeError
+from eigenlens.errors import OptionError, ShapeError, nearest
 
 States = Float[np.ndarray, "s n d"]
+Multipliers = Callable[[Sequence[StateMap], Float[np.ndarray, "n d"], float], Any]
 FORMS: tuple[Form, ...] = ("normalised", "stream")
+
+
+def simulate(source: Any = None, *, F: Any = None, heads: Any = None, **options: Any) -> Simulation:
+    """Iterate a model's layers, or matrices of one's own, far beyond the model's depth.
+
+    Parameters
+    ----------
+    source
+        A model; see `eigenlens.dynamics.live_run.simulate_model` for its options. Needs torch and
+        transformers.
+    F, heads
+        Matrices instead; see `simulate_matrices` for their options. numpy alone.
+    **options
+        Of the one or the other.
+
+    Raises
+    ------
+    OptionError
+        Both or neither of a model and matrices, or an option that is unknown there.
+    EigenlensError
+        See the two functions.
+
+    Examples
+    --------
+    >>> import numpy as np, eigenlens
+    >>> found = eigenlens.simulate(F=np.diag([1.0, 0.6, 0.2]), n_tokens=5)
+    >>> found.outcome.label, round(found.outcome.observed.alignment_rate, 3)
+    ('consensus', 0.8)
+    """
+    matrices = F is not None or heads is not None
+    if matrices == (source is not None):
+        raise OptionError(
+            "give either a model, or matrices as F= or heads=, to simulate"
+            + (", not both" if matrices else "")
+        )
+    if matrices:
+        _check_names(options, simulate_matrices)
+        return simulate_matrices(F, heads, **options)
+    from eigenlens.dynamics.live_run import simulate_model
+
+    _check_names(options, simulate_model)
+    return simulate_model(source, **options)
+
+
+def _check_names(options: dict[str, Any], function: Callable[..., Any]) -> None:
+    known = list(inspect.signature(function).parameters)[1:]
+    for name in options:
+        if name not in known:
+            raise OptionError(
+                f"option {name!r} is unknown here{nearest(name, known)}; the options are "
+                f"{', '.join(known)}"
+            )
 
 
 def simulate_matrices(
@@ -72,16 +127,10 @@ def simulate_matrices(
     ------
     OptionError, ShapeError, NumericsError
         An option or a matrix is not usable; the message says what and what to do.
-
-    Examples
-    --------
-    >>> import numpy as np, eigenlens
-    >>> found = eigenlens.simulate(F=np.diag([1.0, 0.6, 0.2]), n_tokens=5)
-    >>> found.outcome.label, round(found.outcome.observed.alignment_rate, 3)
-    ('consensus', 0.8)
     """
     if form not in FORMS:
         raise OptionError(f"form {form!r} is unknown; use one of {', '.join(FORMS)}")
+    check_steps(steps)
     chosen = parse_mask(mask)
     layers = build_layers(F, heads, logits, position, chosen)
     d = layers[0].F.shape[0]
@@ -157,23 +206,51 @@ def _starts(states: Any, starts: int, n: int, d: int, radius: float, seed: int) 
     return X
 
 
-def foretell(target: Target, form: Form, mask: Mask, n: int, depth: int) -> Prediction | None:
-    """The prediction for a pass; None where none is made.
+def foretell(
+    target: Target, form: Form, mask: Mask | None, n: int, depth: int
+) -> Prediction | None:
+    """The prediction for a pass, a step of it on average; None where none is made.
 
-    Rates are those of a leader without a tie. For different layers they hold a pass, and only where
-    the mask is full: under another mask tokens mix differently at every layer.
+    Rates are those of a leader without a tie. For different layers they are made only where the
+    mask is full: under another mask tokens mix differently at every layer.
+
+    Parameters
+    ----------
+    target
+        Of the whole pass.
+    form, n, depth
+        Form of the map, tokens, layers of a pass.
+    mask
+        What tokens see while they are equal; None where attention is not even then (a position
+        term in the logits): how fast tokens come together is then not foretold.
     """
     if target.regime == "near_degenerate" or target.name == "kernel":
         return None
-    if depth > 1 and form == "normalised" and mask.causal:
+    if form == "stream":
+        return predict(target.eigenvalues, form, Mask(), n)
+    if depth > 1 and (mask is None or mask.causal):
         return None
-    return predict(target.eigenvalues, form, mask, n)
+    found = predict(target.eigenvalues, form, mask or Mask(), n)
+    if mask is None:
+        found = replace(found, disagreement_rate=None)
+    if depth == 1:
+        return found
+
+    def a_step(rate: float | None) -> float | None:
+        return None if rate is None else float(rate ** (1 / depth))
+
+    return replace(
+        found,
+        disagreement_rate=a_step(found.disagreement_rate),
+        alignment_rate=a_step(found.alignment_rate),
+        angle_per_step=None if found.angle_per_step is None else found.angle_per_step / depth,
+    )
 
 
 def finish(
     model: dict[str, Any],
     options: dict[str, Any],
-    maps: Sequence[LayerMap],
+    maps: Sequence[StateMap],
     X: States,
     steps: int,
     whole: Target,
@@ -182,50 +259,75 @@ def finish(
     tolerance: Tolerance,
     progress: Callable[[int, int], None] | None,
     *,
-    with_stability: bool = True,
+    noise: float = DOUBLE,
+    multipliers: Multipliers | None = None,
+    warnings: Sequence[str] = (),
 ) -> Simulation:
-    """Run the maps and put the result together; for matrices and live models alike."""
-    if steps < 1:
-        raise OptionError(f"steps is {steps}; at least 1 is needed")
+    """Run the maps and put the result together; for matrices and live models alike.
+
+    `multipliers` gives those of the Jacobian of a pass at a state, with a sign (-1 for a state
+    that flips), or None; by default from differences of the maps.
+    """
     form = maps[0].form
-    run = iterate(maps, X, steps, whole.basis, [target.basis for target in own], progress)
+    run = iterate(maps, X, steps, whole.basis, [target.basis for target in own], progress, noise)
     found = outcomes(run, form, tolerance)
     summary = summarise(run, found, whole, foretold, form, tolerance)
     stability = None
-    if with_stability and form == "normalised":
-        stability = _stability(maps, run, found[0])
+    if form == "normalised":
+        stability = _stability(maps, run, found[0], multipliers or _by_differences)
     return Simulation(
         model=model,
         options=options,
-        trajectory=trajectory(run, len(maps)),
+        trajectory=trajectory(run, options.get("layers") or range(len(maps))),
         outcome=summary,
         basins=basins(found),
         stability=stability,
         eigenvalues=tuple(complex(v) for v in whole.eigenvalues[:8]),
-        warnings=tuple(_warnings(run, summary.settled, steps)),
+        warnings=(*warnings, *_warnings(run, summary.settled, steps)),
         final=run.final,
     )
 
 
-def _stability(maps: Sequence[LayerMap], run: Run, outcome: Outcome) -> tuple[float, ...] | None:
+def check_steps(steps: int) -> None:
+    """Refuse a run of no steps.
+
+    Raises
+    ------
+    OptionError
+        Fewer than 1.
+    """
+    if steps < 1:
+        raise OptionError(f"steps is {steps}; at least 1 is needed")
+
+
+def _stability(
+    maps: Sequence[StateMap], run: Run, outcome: Outcome, multipliers: Multipliers
+) -> tuple[float, ...] | None:
     """Moduli of the leading multipliers where the first start ended, if that is a fixed point."""
-    if outcome.label not in ("consensus", "flip", "bipartite", "clusters", "none"):
+    if outcome.label == "rotation" or run.steps % run.depth:
         return None
     X = run.final[0]
-
-    def whole_pass(Y: States) -> States:
-        for step in maps:
-            Y = step(Y)
-        return Y
-
     sign = -1.0 if outcome.label == "flip" else 1.0
-    moved = np.linalg.norm(sign * whole_pass(X[None])[0] - X) / np.linalg.norm(X)
-    if moved > 1e-6:
+    moved = np.linalg.norm(sign * _whole_pass(maps, X[None])[0] - X) / np.linalg.norm(X)
+    if moved > max(1e-6, 256 * run.noise):
         return None
-    return tuple(float(abs(m)) for m in leading_multipliers(whole_pass, X, 4, sign))
+    found: Complex[np.ndarray, "k"] | None = multipliers(maps, X, sign)
+    return None if found is None else tuple(float(abs(m)) for m in found)
+
+
+def _whole_pass(maps: Sequence[StateMap], X: States) -> States:
+    for step in maps:
+        X = step(X)
+    return X
+
+
+def _by_differences(
+    maps: Sequence[StateMap], X: Float[np.ndarray, "n d"], sign: float
+) -> Complex[np.ndarray, "k"]:
+    return leading_multipliers(lambda Y: _whole_pass(maps, Y), X, 4, sign)
 
 
 def _warnings(run: Run, settled: bool, steps: int) -> list[str]:
-    if settled or len(run.movement) < steps:
+    if settled or run.steps < steps:
         return []
     return [f"not settled after {steps} steps: more steps may end elsewhere"]

@@ -2,25 +2,31 @@
 
 Where all tokens that enter a layer's value projection are equal, rows of attention sum to 1, so the
 output projection gives exactly `F x + b`, whatever queries, keys, mask or position terms are. Per
-head, with different tokens and the captured attention: `y = sum_h A^h X F_h^T + b`.
+head, with different tokens and the captured attention: `y = sum_h A^h X F_h^T + b`. Where a sink
+takes a share of attention the rows of A sum to less, and this form holds for equal tokens as well;
+where a gate stands before the output projection it is held at 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
+from eigenlens.arrays import upcast
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
-from eigenlens.circuit.resolve import LayerPlan
+from eigenlens.circuit.plans import LayerPlan
 from eigenlens.errors import ArchitectureError, OptionError
+from eigenlens.live.feeds import REFUSALS, feeds
 from eigenlens.live.load import load_model, need_transformers
+from eigenlens.live.watch import Call, plain_attention, watch
 
+# Keyword arguments of a forward pass: of the model, or of a part of it by name.
+Given: TypeAlias = Mapping[str, Any] | tuple[str, Mapping[str, Any]]
 TOLERANCES = {"float64": 1e-10, "float32": 1e-4}
 
 
@@ -34,7 +40,9 @@ class VerifyRow:
         Which circuit.
     error_one, error_four
         Relative error of the identity with one token and with four equal ones (the worst of the
-        difference of two probes against F, and of the output against F x + b).
+        difference of two probes against F, and of the output against F x + b). `error_one` is None
+        where the model cannot be fed one token (images); `error_four` infinite where the layer
+        never ran.
     error_heads
         The same for different tokens, head by head; None where no attention was returned.
     ok
@@ -46,7 +54,7 @@ class VerifyRow:
     stack: str
     layer: int
     kind: str
-    error_one: float
+    error_one: float | None
     error_four: float
     error_heads: float | None
     ok: bool
@@ -54,7 +62,13 @@ class VerifyRow:
 
 
 def verify(
-    source: Any, model: Any = None, dtype: Any = "float64", seed: int = 0
+    source: Any,
+    model: Any = None,
+    dtype: Any = "float64",
+    seed: int = 0,
+    *,
+    inputs: Sequence[Given] = (),
+    architecture: Any = None,
 ) -> list[VerifyRow]:
     """Check the circuits of a checkpoint against transformers.
 
@@ -68,6 +82,11 @@ def verify(
         float32 or float64, for loading.
     seed
         Of the probe vectors and token ids.
+    inputs
+        Keyword arguments for the forward pass, tried before those that the model's signature and
+        config suggest; or the name of a part of the model and keyword arguments for it.
+    architecture
+        See `open_checkpoint`.
 
     Raises
     ------
@@ -79,14 +98,20 @@ def verify(
         If there is no model to check against (plain arrays).
     """
     torch, _ = need_transformers()
-    checkpoint = open_checkpoint(source)
+    checkpoint = open_checkpoint(source, architecture)
     if model is None:
         if checkpoint.source is None:
             raise OptionError("plain arrays have no model to verify against: pass model=")
         live_source = hasattr(source, "state_dict")
-        model = source if live_source else load_model(checkpoint.source, dtype)
-    bench = _Bench(torch, model, np.random.default_rng(seed))
-    live = {(p.stack, p.layer, p.kind): p for p in open_checkpoint(model).plans}
+        model = (
+            source
+            if live_source
+            else load_model(
+                checkpoint.source, dtype, needed=[n for p in checkpoint.plans for n in p.tensors]
+            )
+        )
+    rules = checkpoint.rules
+    live = {(p.stack, p.layer, p.kind): p for p in open_checkpoint(model, rules).plans}
     missing = [p for p in checkpoint.plans if (p.stack, p.layer, p.kind) not in live]
     if missing:
         raise ArchitectureError(
@@ -94,177 +119,244 @@ def verify(
             f"{missing[0].layer}: it is not the model of these weights"
         )
     plans = [live[p.stack, p.layer, p.kind] for p in checkpoint.plans]
-    return bench.check(checkpoint, plans)
+    bench = _Bench(torch, model, plans, np.random.default_rng(seed), tuple(inputs))
+    return bench.check(checkpoint)
+
+
+Feed = Callable[[], Any]
 
 
 @dataclass
 class _Bench:
     torch: Any
     model: Any
+    plans: Sequence[LayerPlan]
     rng: np.random.Generator
+    inputs: tuple[Given, ...]
 
-    def check(self, checkpoint: Checkpoint, plans: Sequence[LayerPlan]) -> list[VerifyRow]:
-        config = self.model.config
-        vision = hasattr(config, "image_size")
+    def check(self, checkpoint: Checkpoint) -> list[VerifyRow]:
         dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         tolerance = TOLERANCES.get(dtype, 5e-2)
-        probes = [self.rng.standard_normal((2, p.geometry.d_model)) for p in plans]
-        runs = {}
-        for n in (1, 4):
-            feed = self._modules(plans, n) if vision and n == 1 else self._tokens(n)
-            runs[n] = [self._equal(plans, [p[which] for p in probes], feed) for which in (0, 1)]
-        inputs, outputs, attentions = self._different(plans)
+        probes = [
+            [self.rng.standard_normal(p.geometry.width_in) for p in self.plans] for _ in (0, 1)
+        ]
+        four = self._ways(4)
+        one = [] if not self._takes_tokens() else self._ways(1)
+        alone = self._alone()
+        runs = {
+            "one": [self._run(one + alone, probe) for probe in probes],
+            "four": [self._run(four, probe) for probe in probes],
+        }
+        free = self._run(four, None)
         rows = []
-        for i, (plan, circuit) in enumerate(zip(plans, checkpoint.circuits(), strict=True)):
-            one, four = (
-                _identity_error(circuit, probes[i], [runs[n][w][plan.value] for w in (0, 1)])
-                for n in (1, 4)
-            )
-            heads = _heads_error(circuit, plan, inputs[plan.value], outputs[plan.value], attentions)
-            note = "one token: its attention module was called alone" if vision else ""
-            if heads is None:
-                note = "; ".join(filter(None, (note, "no attention weights were returned")))
-            worst = max(one, four, heads or 0.0)
-            rows.append(
-                VerifyRow(
-                    plan.stack, plan.layer, plan.kind, one, four, heads, worst <= tolerance, note
+        for i, (plan, circuit) in enumerate(zip(self.plans, checkpoint.circuits(), strict=True)):
+            x1, x2 = probes[0][i], probes[1][i]
+            errors = {
+                n: (
+                    _heads_error(circuit, [*r[0][i], *r[1][i]], sinks=True)
+                    if plan.has_sinks
+                    else _identity_error(circuit, x1, x2, r[0][i], r[1][i])
                 )
-            )
+                for n, r in runs.items()
+            }
+            heads = _heads_error(circuit, free[i], sinks=plan.has_sinks)
+            notes = ["its gate was held at 1"] if plan.is_gated else []
+            if plan.has_sinks:
+                notes.append("a sink takes a share of its attention")
+            if errors["one"] is None:
+                notes.append("it cannot be fed one token")
+            if heads is None:
+                notes.append("no attention weights were seen")
+            if errors["four"] is None:
+                notes.append("it never ran")
+            found = [e for e in (*errors.values(), heads) if e is not None]
+            ok = errors["four"] is not None and max(found) <= tolerance
+            last = np.inf if errors["four"] is None else errors["four"]
+            note = "; ".join(notes)
+            where = (plan.stack, plan.layer, plan.kind)
+            rows.append(VerifyRow(*where, errors["one"], float(last), heads, ok, note))
         return rows
 
-    # -- running ---------------------------------------------------------------------------------
+    # -- ways of running every layer ---------------------------------------------------------------
 
-    def _equal(
-        self,
-        plans: Sequence[LayerPlan],
-        probes: Sequence[Float[np.ndarray, "d"]],
-        feed: Callable[[], Any],
-    ) -> dict[str, list[Float[np.ndarray, "n d"]]]:
-        """Output of each output projection while every input of the values is its probe."""
-        captured: dict[str, list[Float[np.ndarray, "n d"]]] = {p.value: [] for p in plans}
-        with ExitStack() as hooks:
-            for plan, probe in zip(plans, probes, strict=True):
-                hooks.enter_context(self._replace(plan.value, probe))
-                hooks.enter_context(self._capture(plan.output, captured[plan.value], output=True))
-            self._run(feed)
-        return captured
+    def _takes_tokens(self) -> bool:
+        """Whether one token can be fed; what attends in windows pads a text to a whole one."""
+        windows = getattr(self.model.config, "attention_window", None)
+        main = getattr(self.model, "main_input_name", "input_ids")
+        return windows is None and main == "input_ids"
 
-    def _different(self, plans: Sequence[LayerPlan]) -> tuple[Any, Any, Sequence[Any] | None]:
-        inputs: dict[str, list[Any]] = {p.value: [] for p in plans}
-        outputs: dict[str, list[Any]] = {p.value: [] for p in plans}
-        with ExitStack() as hooks:
-            for plan in plans:
-                hooks.enter_context(self._capture(plan.value, inputs[plan.value], output=False))
-                hooks.enter_context(self._capture(plan.output, outputs[plan.value], output=True))
-            result = self._run(self._tokens(5, output_attentions=True))
-        found = getattr(result, "attentions", None)
-        if not found or any(a is None for a in found):
-            return inputs, outputs, None
-        return inputs, outputs, [_numpy(a)[0] for a in found]
+    def _ways(self, n: int) -> list[Feed]:
+        """Forward passes that together run every layer: of the model, else of its parts."""
+        ways: list[Feed] = []
+        left = set(range(len(self.plans)))
+        pairs = [g if isinstance(g, tuple) else ("", g) for g in self.inputs if n > 1]
+        given = [(self._submodule(name), kwargs) for name, kwargs in pairs]
+        for model, kwargs in given:
+            left -= self._try(ways, model, kwargs, left)
+        for model in self._models(left):
+            if not left:
+                break
+            for kwargs in feeds(self.torch, model, n, self.rng):
+                left -= self._try(ways, model, kwargs, left)
+                if not left:
+                    break
+        return ways
 
-    def _run(self, feed: Callable[[], Any]) -> Any:
-        was_training = self.model.training
-        self.model.eval()
+    def _models(self, left: set[int]) -> list[Any]:
+        """The model, then those parts of it, large to small, that are models and hold a layer."""
+        found = [self.model]
+        for i in sorted(left):
+            parts = self.plans[i].value.split(".")
+            for end in range(1, len(parts)):
+                part = self._submodule(".".join(parts[:end]))
+                if hasattr(part, "main_input_name") and not any(part is m for m in found):
+                    found.append(part)
+        return found
+
+    def _submodule(self, name: str) -> Any:
         try:
-            with self.torch.no_grad(), _keep_double(self.torch):
-                return feed()
-        finally:
-            self.model.train(was_training)
+            return self.model.get_submodule(name)
+        except AttributeError:
+            return None
 
-    def _tokens(self, n: int, **options: Any) -> Callable[[], Any]:
-        config, torch = self.model.config, self.torch
-        first = next(self.model.parameters())
-        if hasattr(config, "image_size"):
-            size = config.image_size
-            height, width = (size, size) if isinstance(size, int) else size
-            pixels = self.rng.standard_normal((1, config.num_channels, height, width))
-            x = torch.tensor(pixels, dtype=first.dtype, device=first.device)
-            return lambda: self.model(pixel_values=x, **options)
-        avoid = {getattr(config, "pad_token_id", None)}
-        ids = [i for i in range(min(int(config.vocab_size), 1000)) if i not in avoid]
-        chosen = torch.tensor(self.rng.choice(ids, size=(1, n)), device=first.device)
-        mask = torch.ones_like(chosen)
-        return lambda: self.model(input_ids=chosen, attention_mask=mask, **options)
+    def _try(
+        self, ways: list[Feed], model: Any, kwargs: Mapping[str, Any], left: set[int]
+    ) -> set[int]:
+        """Run once; keep the way where it reaches a layer that is left."""
 
-    def _modules(self, plans: Sequence[LayerPlan], n: int) -> Callable[[], Any]:
-        """Call each attention module alone: for models that cannot be fed n tokens."""
+        def way() -> Any:
+            return model(**kwargs)
+
+        try:
+            calls = self._run([way], None)
+        except REFUSALS:
+            return set()
+        reached = {i for i in left if any(c.y is not None for c in calls[i])}
+        if reached:
+            ways.append(way)
+        return reached
+
+    def _alone(self) -> list[Feed]:
+        """Attention modules called with one token, of models that cannot be fed one."""
+        if self._takes_tokens():
+            return []
+        found: list[Feed] = []
         first = next(self.model.parameters())
-        modules = []
-        for plan in plans:
+        for plan in self.plans:
             value, output = plan.value.split("."), plan.output.split(".")
             shared = 0
             while value[shared] == output[shared]:
                 shared += 1
-            x = self.torch.zeros(1, n, plan.geometry.d_model, dtype=first.dtype)
-            module = self.model.get_submodule(".".join(value[:shared]))
-            modules.append((module, x.to(first.device)))
-        return lambda: [module(x) for module, x in modules]
+            module = self._submodule(".".join(value[:shared]))
+            width = plan.geometry.width_in
+            x = self.torch.zeros(1, 1, width, dtype=first.dtype, device=first.device)
 
-    # -- hooks -----------------------------------------------------------------------------------
+            def way(module: Any = module, x: Any = x) -> Any:
+                try:
+                    return module(x)
+                except REFUSALS:
+                    return None
 
-    def _module(self, weight: str) -> Any:
-        return self.model.get_submodule(weight.removesuffix(".weight"))
+            if module is not None:
+                found.append(way)
+        return found
 
-    @contextmanager
-    def _replace(self, weight: str, probe: Float[np.ndarray, "d"]) -> Iterator[None]:
-        def hook(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            x = args[0]
-            row = self.torch.tensor(probe, dtype=x.dtype, device=x.device)
-            return (row.expand_as(x), *args[1:])
-
-        handle = self._module(weight).register_forward_pre_hook(hook)
+    def _run(
+        self, ways: Sequence[Feed], probes: list[Float[np.ndarray, "d_in"]] | None
+    ) -> list[list[Call]]:
+        calls: list[list[Call]] = [[] for _ in self.plans]
+        gated = frozenset(i for i, p in enumerate(self.plans) if p.is_gated or p.has_sinks)
+        values, outputs = self._addresses("value"), self._addresses("output")
+        was_training, before = self.model.training, self.torch.get_default_dtype()
+        self.model.eval()
+        self.torch.set_default_dtype(next(self.model.parameters()).dtype)
         try:
-            yield
+            with self.torch.no_grad(), plain_attention(self.torch):
+                for way in ways:
+                    with watch(self.torch, values, outputs, calls, probes, gated):
+                        way()
         finally:
-            handle.remove()
+            self.model.train(was_training)
+            self.torch.set_default_dtype(before)
+        for plan, layer in zip(self.plans, calls, strict=True):
+            late = [c for c in layer if c.y is not None and not c.biased]
+            if late and plan.output_bias is not None:  # the model adds it after the product
+                bias = self.model.get_parameter(plan.output_bias).detach().cpu().double().numpy()
+                for call in late:
+                    call.y = call.y + bias
+        return [[c for c in layer if c.y is not None] for layer in calls]
 
-    @contextmanager
-    def _capture(self, weight: str, into: list[Any], *, output: bool) -> Iterator[None]:
-        def hook(module: Any, args: tuple[Any, ...], result: Any) -> None:
-            x = _numpy(result if output else args[0])
-            into.append(x.reshape(-1, x.shape[-1]))
-
-        handle = self._module(weight).register_forward_hook(hook)
-        try:
-            yield
-        finally:
-            handle.remove()
+    def _addresses(self, role: str) -> dict[int, list[int]]:
+        tensors = dict(self.model.named_parameters(remove_duplicate=False))
+        found: dict[int, list[int]] = {}
+        for i, plan in enumerate(self.plans):
+            found.setdefault(tensors[getattr(plan, role)].data_ptr(), []).append(i)
+        return found
 
 
 def _identity_error(
     circuit: OVCircuit,
-    probes: Float[np.ndarray, "2 d"],
-    outputs: Sequence[Sequence[Float[np.ndarray, "n d"]]],
-) -> float:
-    """Worst relative error over calls and positions, of `F (x1 - x2)` and of `F x1 + b`."""
-    difference = circuit.matvec(probes[0] - probes[1])
-    affine = circuit.matvec(probes[0]) + circuit.bias
-    if not outputs[0] or not outputs[1]:
-        return float("inf")  # the layer never ran: nothing was verified
+    x1: Float[np.ndarray, "d_in"],
+    x2: Float[np.ndarray, "d_in"],
+    first: Sequence[Call],
+    second: Sequence[Call],
+) -> float | None:
+    """Worst relative error over calls and positions, of `F (x1 - x2)` and of `F x1 + b`.
+
+    None where the layer never ran: nothing was verified.
+    """
+    if not first or not second:
+        return None
+    difference = circuit.matvec(x1 - x2)
+    affine = circuit.matvec(x1) + circuit.bias
     errors = [0.0]
-    for y1, y2 in zip(*outputs, strict=True):
-        errors.append(_relative(y1 - y2, np.broadcast_to(difference, y1.shape)))
+    for call1, call2 in zip(first, second, strict=True):
+        if call1.y is None or call2.y is None:
+            continue
+        y1, y2 = (y.reshape(-1, y.shape[-1]) for y in (call1.y, call2.y))
+        if y1.shape == y2.shape:  # else what the layers read decides how many tokens there are
+            errors.append(_relative(y1 - y2, np.broadcast_to(difference, y1.shape)))
+        errors.append(_relative(y2, np.broadcast_to(circuit.matvec(x2) + circuit.bias, y2.shape)))
         errors.append(_relative(y1, np.broadcast_to(affine, y1.shape)))
     return max(errors)
 
 
-def _heads_error(
-    circuit: OVCircuit,
-    plan: LayerPlan,
-    inputs: Sequence[Float[np.ndarray, "n d"]],
-    outputs: Sequence[Float[np.ndarray, "n d"]],
-    attentions: Sequence[Float[np.ndarray, "heads n n"]] | None,
-) -> float | None:
-    """Relative error of `sum_h A^h X F_h^T + b` over the calls of a layer."""
-    if attentions is None or len(inputs) != plan.steps or max(plan.calls) >= len(attentions):
-        return None
+def _heads_error(circuit: OVCircuit, calls: Sequence[Call], *, sinks: bool = False) -> float | None:
+    """Relative error of `sum_h A^h (X F_h^T + b_h) + b_O` over the calls of a layer.
+
+    The rows of A may sum to less than 1 (attention sinks), so each head's bias goes with its A.
+    """
     heads = [circuit.head(h) for h in range(circuit.n_heads)]
-    errors = [0.0]
-    for call, X, y in zip(plan.calls, inputs, outputs, strict=True):
-        A = attentions[call]
-        expected = circuit.bias + sum(A[h] @ head.matvec(X.T).T for h, head in enumerate(heads))
+    errors: list[float] = []
+    for call in calls:
+        found = _attention(circuit, call, sinks=sinks)
+        if found is None or call.y is None:
+            return None
+        A, X, y = found
+        expected = (0.0 if circuit.b_O is None else upcast(circuit.b_O, np.float64)) + sum(
+            A[:, h] @ (np.stack([head.matvec(x.T).T for x in X]) + head.bias)
+            for h, head in enumerate(heads)
+        )
         errors.append(_relative(y, np.asarray(expected)))
-    return max(errors)
+    return max(errors) if errors else None
+
+
+def _attention(circuit: OVCircuit, call: Call, *, sinks: bool) -> tuple[Any, Any, Any] | None:
+    """A (batch, heads, m, n), X (batch, n, d_in) and y (batch, m, d_out) of one call, if seen."""
+    if call.y is None:
+        return None
+    n_in, n_out = (a.size // a.shape[-1] for a in (call.X, call.y))
+    for A in reversed(call.softmaxes):
+        if A.ndim < 3 or (A.ndim > 4 and A.shape[-3] != 1):
+            continue  # windows between heads and tokens: which token is in which is not known
+        m, n = A.shape[-2:]
+        batch, left = divmod(A.size, circuit.n_heads * m * n)
+        if left == 0 and sinks and (batch * (n - 1), batch * m) == (n_in, n_out):
+            A, n = A[..., :-1], n - 1  # the last column is the sink's
+        if left == 0 and (batch * n, batch * m) == (n_in, n_out):
+            X = call.X.reshape(batch, n, -1)
+            return A.reshape(batch, circuit.n_heads, m, n), X, call.y.reshape(batch, m, -1)
+    return None
 
 
 def _relative(found: Float[np.ndarray, "n d"], expected: Float[np.ndarray, "n d"]) -> float:
@@ -272,39 +364,3 @@ def _relative(found: Float[np.ndarray, "n d"], expected: Float[np.ndarray, "n d"
     size = np.linalg.norm(expected, axis=-1)
     error = np.linalg.norm(found - expected, axis=-1) / np.maximum(size, np.finfo(float).tiny)
     return float(np.nan_to_num(error, nan=np.inf).max())
-
-
-def _numpy(x: Any) -> Float[np.ndarray, "..."]:
-    return np.asarray(x.detach().double().cpu().numpy())
-
-
-def _keep_double(torch: Any) -> Any:
-    """While active, models that drop to float32 inside attention stay in float64.
-
-    Many models take the softmax in float32 whatever their dtype; rows of attention then sum to 1
-    only to 1e-7, which would hide errors of F below that.
-    """
-    from torch.overrides import TorchFunctionMode
-
-    functional = torch.nn.functional
-    softmaxes = {functional.softmax, torch.softmax, torch.Tensor.softmax}
-
-    class KeepDouble(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
-        def __torch_function__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = dict(kwargs or {})
-            double = bool(args) and getattr(args[0], "dtype", None) == torch.float64
-            if double:
-                if func in softmaxes and kwargs.get("dtype") == torch.float32:
-                    kwargs["dtype"] = torch.float64
-                elif func is torch.Tensor.float:
-                    return args[0]
-                elif func is torch.Tensor.to:
-                    narrow = torch.float32
-                    args = tuple(torch.float64 if a is narrow else a for a in args)
-                    if kwargs.get("dtype") is narrow:
-                        kwargs["dtype"] = torch.float64
-            return func(*args, **kwargs)
-
-    return KeepDouble()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -22,9 +22,6 @@ from eigenlens.report.words import (
 )
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
-
-if TYPE_CHECKING:
-    from eigenlens.samples import Sample
 
 WIDTH = 100
 
@@ -228,39 +225,6 @@ def _tokens_table(layers: Sequence[LayerSpectrum]) -> Iterator[RenderableType]:
 def _token_list(tokens: Sequence[tuple[str, float]]) -> Text:
     """Tokens between quotes, so that leading spaces show; no markup is read from them."""
     return Text(" ".join(f"'{inert(t)}'" for t, _ in tokens))
-
-
-def samples_view(rows: Sequence[tuple[Sample, bool]]) -> RenderableType:
-    """The table of `eigenlens samples`: sample and whether it is installed."""
-    table = plain_table(
-        [
-            ("sample", "left"),
-            ("family", "left"),
-            ("size", "right"),
-            ("licence", "left"),
-            ("here", "left"),
-        ]
-    )
-    missing = []
-    for sample, here in rows:
-        table.add_row(
-            f"sample:{sample.name}",
-            sample.family,
-            size_text(sample.size),
-            sample.licence,
-            Text("yes", style="green") if here else Text("no", style="red"),
-        )
-        if not here:
-            missing.append(sample)
-    parts: list[RenderableType] = [table]
-    parts += [Text(f"sample:{s.name}: {s.what}", style="dim") for s, _ in rows]
-    parts += [Text(f"to install sample:{s.name}: {s.install_command}") for s in missing]
-    return Group(*parts)
-
-
-def size_text(n: int) -> str:
-    """Bytes as ``3.0 MB``."""
-    return f"{n / 1e6:.1f} MB" if n >= 1e5 else f"{n / 1e3:.1f} kB"
 
 
 _INSPECT_LEGEND = (

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 from jaxtyping import Complex
 
 from eigenlens.blas import threads_for
+from eigenlens.cache import Cache
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
+from eigenlens.circuit.plans import Skipped
 from eigenlens.errors import NumericsError
 from eigenlens.spectra.decode import decode_leader
+from eigenlens.spectra.estimate import layer_costs
 from eigenlens.spectra.heads import HeadReader
 from eigenlens.spectra.maps import LinearMap, build_map
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.orders import Order, resolve_order, whole_pairs
 from eigenlens.spectra.principal import Principal, find_principal, target_basis
+from eigenlens.spectra.remembered import Remembered
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
+from eigenlens.spectra.schedule import in_sequence, workers_for
 from eigenlens.spectra.solvers import Eigenpairs, eigenpairs
 
 Progress = Callable[[int, int, str], None]
@@ -43,6 +49,8 @@ def spectrum(
     stack: str | None = None,
     layers: Sequence[int] | None = None,
     progress: Progress | None = None,
+    cache: Cache | None = None,
+    verify_cache: bool = False,
 ) -> Spectrum:
     """The leading eigenvalues of every attention layer's ``F = W_O W_V``, and what they mean.
 
@@ -60,6 +68,11 @@ def spectrum(
         Which layers; None for all.
     progress
         Called before each layer.
+    cache
+        Where finished layers are kept and looked up (`eigenlens.cache.Cache()` is the user's
+        folder, which the command line uses); None for no cache.
+    verify_cache
+        Read the tensors and compare their content before a kept layer is used.
 
     Returns
     -------
@@ -82,7 +95,11 @@ def spectrum(
         k, order, operator, all, per_head, decode, solver, tie_tolerance, dtype, seed, keep_vectors
     )
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
-    found = list(iterate(checkpoint, options, stack=stack, layers=layers, progress=progress))
+    memory = None if cache is None else Remembered(cache, checkpoint, options, verify_cache)
+    found = list(
+        iterate(checkpoint, options, stack=stack, layers=layers, progress=progress, memory=memory)
+    )
+    problem = [cache.problem] if cache is not None and cache.problem else []
     return Spectrum(
         model=describe(checkpoint),
         options={
@@ -91,9 +108,27 @@ def spectrum(
             "layers": None if layers is None else list(layers),
         },
         layers=tuple(found),
-        skipped=checkpoint.skipped,
-        warnings=tuple(_warnings(found)),
+        skipped=(*checkpoint.skipped, *not_square(checkpoint, stack, layers)),
+        warnings=(*_warnings(found), *problem),
     )
+
+
+def not_square(
+    checkpoint: Checkpoint, stack: str | None = None, layers: Sequence[int] | None = None
+) -> list[Skipped]:
+    """Layers that read states of another width than they write: no spectrum there."""
+    return [
+        Skipped(
+            plan.stack,
+            plan.layer,
+            f"F is ({plan.geometry.d_model}, {plan.geometry.width_in}), not square: it has no "
+            "eigenvalues, only singular values (OVCircuit.singular_values)",
+        )
+        for plan in checkpoint.plans
+        if plan.geometry.width_in != plan.geometry.d_model
+        and stack in (None, plan.stack)
+        and (layers is None or plan.layer in layers)
+    ]
 
 
 def iterate(
@@ -103,27 +138,46 @@ def iterate(
     stack: str | None = None,
     layers: Sequence[int] | None = None,
     progress: Progress | None = None,
+    memory: Remembered | None = None,
 ) -> Iterator[LayerSpectrum]:
-    """The layers' spectra one by one; only one layer's weights are in memory at a time."""
+    """The layers' spectra one by one, in bounded memory whatever their number.
+
+    One layer a worker is in memory (`eigenlens.spectra.schedule`): as many workers as cores where
+    layers are small, else one, with the next layer's weights read ahead. Layers whose F is not
+    square are passed over. A layer that `memory` holds is not read; others are kept there as soon
+    as they are done, so that a run which is stopped goes on where it was.
+    """
     circuits = checkpoint.circuits(stack=stack, layers=layers)
     readers = HeadReader(checkpoint) if options.per_head else None
-    for i, name in enumerate(circuits.names):
-        if progress is not None:
-            progress(i, len(circuits), name)
-        yield _one(checkpoint, circuits[i], options, readers)
+    costs = layer_costs(checkpoint, options, stack=stack, layers=layers)
+
+    def read(i: int) -> tuple[int, OVCircuit | LayerSpectrum]:
+        kept = None if memory is None else memory.find(circuits.items[i], lambda: circuits[i])
+        return i, kept or circuits[i]
+
+    def solve(given: tuple[int, OVCircuit | LayerSpectrum]) -> LayerSpectrum | None:
+        i, circuit = given
+        if isinstance(circuit, LayerSpectrum):
+            return circuit
+        if not circuit.is_square:
+            return None
+        with threads_for(circuit.rank_bound):
+            found = analyse(circuit, options, readers)
+        if memory is not None:
+            memory.keep(circuits.items[i], circuit, found)
+        return found
+
+    names = circuits.names
+    coming = in_sequence(len(names), read, solve, workers_for(costs))
+    with closing(coming):
+        for i, name in enumerate(names):
+            if progress is not None:
+                progress(i, len(names), name)
+            found = next(coming)
+            if found is not None:
+                yield decode_leader(checkpoint, found, options.decode) if options.decode else found
     if progress is not None:
-        progress(len(circuits), len(circuits), "")
-
-
-def _one(
-    checkpoint: Checkpoint, circuit: OVCircuit, options: SpectrumOptions, heads: HeadReader | None
-) -> LayerSpectrum:
-    """One layer; its circuit goes out of scope with the call, before the next one is read."""
-    with threads_for(circuit.rank_bound):
-        found = analyse(circuit, options, heads)
-    if options.decode:
-        return decode_leader(checkpoint, found, options.decode)
-    return found
+        progress(len(names), len(names), "")
 
 
 def analyse(
@@ -143,8 +197,8 @@ def analyse(
     except NumericsError as error:
         raise NumericsError(f"{circuit.stack} layer {circuit.layer}: {error}") from None
     basis = target_basis(a, pairs, principal)
-    frobenius = a.frobenius_norm()
     full = pairs.complete
+    frobenius = a.frobenius_norm(exact=full)  # Henrici's departure is a difference of squares
     shown = len(pairs.values) if options.all else whole_pairs(pairs.values, options.k)
     kept = shown if options.keep_vectors else min(whole_pairs(pairs.values, options.k), shown)
     values = pairs.values[:shown]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from jaxtyping import Complex, Float
 
@@ -24,7 +26,11 @@ class HeadReader:
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._vocabulary = vocabulary_map(checkpoint)
+        self._checkpoint = checkpoint
+
+    @cached_property
+    def _vocabulary(self) -> Float[np.ndarray, "d d"] | None:
+        return vocabulary_map(self._checkpoint)
 
     def read(
         self, circuit: OVCircuit, options: SpectrumOptions, order: Order, leader: Leader | None
@@ -86,6 +92,14 @@ def trace_ratio(
         values = np.linalg.eigvals(core).astype(complex)
     total = float(np.abs(values).sum())
     return float(np.trace(core)) / total if total > 0 else None
+
+
+def vocabulary_tensors(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Names of the tensors that copying scores depend on."""
+    try:
+        return checkpoint.readout.tensors
+    except OptionError:
+        return ()
 
 
 def vocabulary_map(checkpoint: Checkpoint) -> Float[np.ndarray, "d d"] | None:

@@ -8,7 +8,9 @@ and is kept dense.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,23 @@ from eigenlens.errors import OptionError
 OPERATORS = ("raw", "folded")
 """`raw`: F alone, output scale included. `folded`: with the gains of the norms around it."""
 
+_LARGE = 1 << 31  # multiplications, d r^2, from which on norms are good to six digits only
 _DENSE_NORM_LIMIT = 64  # below this size an SVD is cheaper than starting a Lanczos process
+
+
+def times(
+    matrix: Float[np.ndarray, "n m"], x: Inexact[np.ndarray, "m *k"]
+) -> Inexact[np.ndarray, "n *k"]:
+    """``matrix @ x`` without a complex copy of the real matrix: two real columns for a complex one.
+
+    O(n m) a column; `matrix @ x` itself would widen all of the matrix first.
+    """
+    if not np.iscomplexobj(x) or np.iscomplexobj(matrix):
+        return np.asarray(matrix @ x)
+    columns = np.ascontiguousarray(x).reshape(x.shape[0], -1)
+    real = np.zeros(0, dtype=columns.dtype).real.dtype
+    product = np.ascontiguousarray(matrix @ columns.view(real))
+    return np.asarray(product.view(columns.dtype).reshape(matrix.shape[0], *x.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -47,11 +65,11 @@ class LowRank:
 
     def matvec(self, x: Inexact[np.ndarray, "d *m"]) -> Inexact[np.ndarray, "d *m"]:
         """``A x`` for one vector or a block of columns, O(d r) each."""
-        return np.asarray(self.left @ (self.right @ x))
+        return times(self.left, times(self.right, x))
 
     def rmatvec(self, x: Inexact[np.ndarray, "d *m"]) -> Inexact[np.ndarray, "d *m"]:
         """``A^T x`` for one vector or a block of columns, O(d r) each."""
-        return np.asarray(self.right.T @ (self.left.T @ x))
+        return times(self.right.T, times(self.left.T, x))
 
     def dense(self) -> Float[np.ndarray, "d d"]:
         """A itself, O(d^2 r)."""
@@ -61,10 +79,35 @@ class LowRank:
         """``R L``, whose spectrum is the non-zero spectrum of A, O(d r^2)."""
         return np.asarray(self.right @ self.left)
 
-    def frobenius_norm(self) -> float:
-        """``|A|_F`` from the two Gram matrices, O(d r^2), A is not formed."""
-        gram = np.vdot(self.left.T @ self.left, self.right @ self.right.T)
-        return float(np.sqrt(max(float(gram), 0.0)))
+    def frobenius_norm(self, exact: bool = True) -> float:
+        """``|A|_F`` from the two Gram matrices, O(d r^2), A is not formed.
+
+        Not `exact`: from the ones that the spectral norm came from, to six digits for a large map.
+        """
+        outer, inner = self.grams if exact else self.rough_grams
+        return float(np.sqrt(max(float(np.vdot(outer, inner)), 0.0)))
+
+    @cached_property
+    def grams(self) -> tuple[Float[np.ndarray, "r r"], Float[np.ndarray, "r r"]]:
+        """``L^T L`` and ``R R^T``, O(d r^2); kept, since both norms come from them."""
+        return np.asarray(self.left.T @ self.left), np.asarray(self.right @ self.right.T)
+
+    @cached_property
+    def rough_grams(self) -> tuple[Float[np.ndarray, "r r"], Float[np.ndarray, "r r"]]:
+        """`grams` in float32 where a float64 map is so large that they would cost as the core does.
+
+        Scaled to unit size first, so that no square leaves the range of float32.
+        """
+        if self.dtype.itemsize == 4 or self.d * self.rank_bound**2 < _LARGE:
+            return self.grams
+        found = []
+        for factor, transpose in ((self.left, True), (self.right, False)):
+            scale = max(float(factor.max()), -float(factor.min())) or 1.0
+            narrow = np.empty(factor.shape, dtype=np.float32)
+            np.multiply(factor, 1 / scale, out=narrow, casting="same_kind")
+            gram = narrow.T @ narrow if transpose else narrow @ narrow.T
+            found.append(gram * np.float64(scale) ** 2)
+        return found[0], found[1]
 
     def row_space(self) -> Float[np.ndarray, "d r"]:
         """Orthonormal basis of a space that contains the row space; its complement is in ker A."""
@@ -95,11 +138,11 @@ class Full:
 
     def matvec(self, x: Inexact[np.ndarray, "d *m"]) -> Inexact[np.ndarray, "d *m"]:
         """``A x`` for one vector or a block of columns."""
-        return np.asarray(self.matrix @ x)
+        return times(self.matrix, x)
 
     def rmatvec(self, x: Inexact[np.ndarray, "d *m"]) -> Inexact[np.ndarray, "d *m"]:
         """``A^T x`` for one vector or a block of columns."""
-        return np.asarray(self.matrix.T @ x)
+        return times(self.matrix.T, x)
 
     def dense(self) -> Float[np.ndarray, "d d"]:
         """A itself."""
@@ -109,7 +152,7 @@ class Full:
         """A itself: there is no smaller core."""
         return self.matrix
 
-    def frobenius_norm(self) -> float:
+    def frobenius_norm(self, exact: bool = True) -> float:
         """``|A|_F``."""
         return float(np.linalg.norm(self.matrix))
 
@@ -124,27 +167,73 @@ LinearMap = LowRank | Full
 def spectral_norm(a: LinearMap, seed: int = 0) -> float:
     """``|A|_2``, the largest singular value.
 
-    An SVD for small matrices, else a Lanczos process on ``A^T A`` with a seeded start; the value
+    An SVD for small matrices, else a Lanczos process with a seeded start: on ``A^T A``, or within
+    the row space of a low-rank A, where it needs no more than the r x r Gram matrices. The value
     converges long before the vector, so a flat top of the spectrum does no harm.
     """
     if a.rank_bound <= _DENSE_NORM_LIMIT or a.d <= _DENSE_NORM_LIMIT:
-        if isinstance(a, LowRank):  # the small factors of two QRs carry all singular values
-            left: np.ndarray = np.asarray(np.linalg.qr(a.left, mode="r"))
-            right: np.ndarray = np.asarray(np.linalg.qr(a.right.T, mode="r"))
-            return float(np.linalg.norm(left @ right.T, 2))
-        return float(np.linalg.norm(a.matrix, 2))
-    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+        return _norm_by_svd(a)
+    rng = np.random.default_rng(seed)
+    loose = 1e-5 if a.d * a.rank_bound**2 >= _LARGE else 0.03 * float(np.finfo(a.dtype).eps) ** 0.5
+    if isinstance(a, LowRank):
+        # u = R^T x: A^T A u = R^T (L^T L) (R R^T) x, and u.v = x (R R^T) y.
+        outer, inner = a.rough_grams
+        start = np.asarray(rng.standard_normal(inner.shape[0]), dtype=inner.dtype)
+        top = _lanczos(lambda mx: outer @ mx, lambda x: inner @ x, start, loose)
+    else:
+        matrix = a.matrix
+        start = np.asarray(rng.standard_normal(a.d), dtype=a.dtype)
+        top = _lanczos(lambda x: matrix.T @ (matrix @ x), lambda x: x, start, loose)
+    return _norm_by_svd(a) if top is None else float(np.sqrt(max(top, 0.0)))
 
-    gram = LinearOperator(
-        (a.d, a.d), matvec=lambda x: a.rmatvec(a.matvec(np.ravel(x))), dtype=a.dtype
-    )
-    start = np.random.default_rng(seed).standard_normal(a.d).astype(a.dtype)
-    tolerance = 100 * float(np.finfo(a.dtype).eps)
-    try:
-        top = eigsh(gram, k=1, v0=start, tol=tolerance, return_eigenvectors=False)
-    except ArpackError:
-        return float(np.linalg.norm(a.dense(), 2))
-    return float(np.sqrt(max(float(top[0]), 0.0)))
+
+def _norm_by_svd(a: LinearMap) -> float:
+    if isinstance(a, LowRank):  # the small factors of two QRs carry all singular values
+        left: np.ndarray = np.asarray(np.linalg.qr(a.left, mode="r"))
+        right: np.ndarray = np.asarray(np.linalg.qr(a.right.T, mode="r"))
+        return float(np.linalg.norm(left @ right.T, 2))
+    return float(np.linalg.norm(a.matrix, 2))
+
+
+def _lanczos(
+    apply: Callable[[np.ndarray], np.ndarray],
+    metric: Callable[[np.ndarray], np.ndarray],
+    start: Float[np.ndarray, "n"],
+    tolerance: float,
+    steps: int = 300,
+) -> float | None:
+    """Largest eigenvalue of an operator that is self-adjoint and >= 0 in an inner product.
+
+    The inner product is ``x . metric(y)``, and `apply` takes ``metric(x)`` to the operator's image
+    of x. Full reorthogonalisation; None if the value has not settled after `steps`. The error of
+    the value is the square of the residual over the gap, hence loose bounds on the residual serve.
+    """
+    eps = float(np.finfo(start.dtype).eps)
+    steps = min(steps, start.size)
+    basis = np.empty((steps, start.size), dtype=start.dtype)
+    dual = np.empty_like(basis)
+    small = np.zeros((steps, steps))
+    x, mx = start, metric(start)
+    size = float(np.sqrt(max(float(x @ mx), 0.0)))
+    for j in range(steps):
+        if size == 0.0:
+            return 0.0
+        basis[j], dual[j] = x / size, mx / size
+        x = apply(dual[j])
+        for _ in range(2):
+            c = dual[: j + 1] @ x
+            x = x - c @ basis[: j + 1]
+            small[j, j] += c[j]
+        mx = metric(x)
+        size = float(np.sqrt(max(float(x @ mx), 0.0)))
+        last = j + 1 == start.size
+        if j % 5 == 4 or last or size <= 10 * eps * small[0, 0]:
+            values, vectors = np.linalg.eigh(small[: j + 1, : j + 1])
+            if last or size * abs(vectors[-1, -1]) <= tolerance * values[-1]:
+                return float(values[-1])
+        if j + 1 < steps:
+            small[j, j + 1] = small[j + 1, j] = size
+    return None
 
 
 def build_factors(circuit: OVCircuit, operator: str = "raw", dtype: str = "float64") -> LowRank:

@@ -26,15 +26,12 @@ class Order:
     key
         Eigenvalues to keys; the largest key leads. All keys are 1-Lipschitz, so an error bar on
         an eigenvalue is one on its key.
-    arpack
-        ARPACK's selection, and the multiple of I that is added first so that it selects by `key`.
     meaning
         One line for tables and help.
     """
 
     name: str
     key: Callable[[np.ndarray], np.ndarray]
-    arpack: tuple[str, float]
     meaning: str
 
 
@@ -49,9 +46,9 @@ def _real(values: np.ndarray) -> np.ndarray:
 ORDERS: dict[str, Order] = {
     o.name: o
     for o in (
-        Order("residual", _residual, ("LM", 1.0), "|1 + lambda|: state normalised after each step"),
-        Order("real", _real, ("LR", 0.0), "Re lambda: pre-norm residual stream, in the long run"),
-        Order("modulus", np.abs, ("LM", 0.0), "|lambda|: F alone, without the residual"),
+        Order("residual", _residual, "|1 + lambda|: state normalised after each step"),
+        Order("real", _real, "Re lambda: pre-norm residual stream, in the long run"),
+        Order("modulus", np.abs, "|lambda|: F alone, without the residual"),
     )
 }
 

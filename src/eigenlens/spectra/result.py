@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Complex, Float
 
-from eigenlens.circuit.checkpoint import Skipped
+from eigenlens.circuit.plans import Skipped
 from eigenlens.errors import MissingDependencyError
 
 if TYPE_CHECKING:

@@ -31,6 +31,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
 }
 
+if hasattr(ml_dtypes, "float8_e8m0fnu"):  # powers of two, the scales of MX formats; since 0.5
+    DTYPES["F8_E8M0"] = np.dtype(ml_dtypes.float8_e8m0fnu)
+
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 # torch's spelling of the same types.

@@ -66,6 +66,13 @@ def _is_inside(file: str) -> bool:
     return bool(parts) and plain and not file.startswith("/") and ".." not in parts
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
 def inside(folder: Path, file: str) -> Path:
     """The path of `file` in `folder`, links followed; a link that leaves the folder is refused.
 
@@ -131,9 +138,9 @@ def _open_sharded(folder: Path, index: str, kind: str) -> ShardedStore:
     path = inside(folder, index)
     weight_map = read_index(path)
     shards = sorted(set(weight_map.values()))
-    absent = [file for file in shards if not (folder / file).is_file()]
+    absent = [file for file in shards if not _is_file(folder / file)]
     if absent:
-        listed = ", ".join(inert(file) for file in absent[:12])
+        listed = ", ".join(inert(file[:200]) for file in absent[:12])
         raise SourceError(
             f"{shown(path)}: names {len(shards)} shards, {len(absent)} are missing: {listed}"
             f"{' ...' if len(absent) > 12 else ''}; get them, or correct the index"

@@ -13,37 +13,22 @@ matrices are (out, in).
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from eigenlens.errors import ArchitectureError, FormatError, MissingDependencyError
+from eigenlens.errors import FormatError, MissingDependencyError
 from eigenlens.inert import inert
 from eigenlens.tensors.dtypes import DTYPES, from_bytes
-from eigenlens.tensors.files import file_size, read_bytes, row_range, shown, unreadable
+from eigenlens.tensors.files import file_size, identity, read_bytes, row_range, shown, unreadable
+from eigenlens.tensors.gguf_config import gguf_config
+from eigenlens.tensors.gguf_header import Header, Strings
 from eigenlens.tensors.store import Array, TensorInfo, missing
 from eigenlens.tensors.vocabulary import byte_level_text, metaspace_text
 
-# Architecture name in GGUF -> model_type of transformers. Mistral is stored as "llama", which is
-# the same for attention values.
-MODEL_TYPES = {
-    "llama": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "gemma": "gemma",
-    "gemma2": "gemma2",
-    "phi2": "phi",
-    "phi3": "phi3",
-    "gpt2": "gpt2",
-}
-
-_STRING, _ARRAY = 8, 9
-_SCALARS = dict(enumerate("BbHhIif?__Qqd")) | {_STRING: "", _ARRAY: ""}
-_STRING_LIMIT = 64 * 1024 * 1024
 # GGML types that numpy holds as they are; all others go through gguf.quants.
 _PLAIN = {
     "F64": "F64",
@@ -58,75 +43,11 @@ _PLAIN_TOKENS = (3, 4)  # token types "control" and "user-defined"
 
 
 @dataclass(frozen=True)
-class _Strings:
-    """A string array left in the file: where its first element starts, and how many there are."""
-
-    offset: int
-    count: int
-
-
-@dataclass(frozen=True)
 class _Entry:
     info: TensorInfo
     kind: int
     start: int
     row_bytes: int  # of one run of the last axis
-
-
-class _Header:
-    """Reads forward through a header, each length held against what is left of the file."""
-
-    def __init__(self, file: BinaryIO, size: int, where: str) -> None:
-        self.file, self.size, self.where = file, size, where
-
-    def bad(self, what: str) -> FormatError:
-        return FormatError(f"{self.where}: {what}; get the file again")
-
-    def take(self, n: int) -> bytes:
-        data = self.file.read(n) if n <= self.size else b""
-        if len(data) != n:
-            raise self.bad("ends inside its GGUF header; it is truncated or damaged")
-        return data
-
-    def number(self, code: str) -> Any:
-        return struct.unpack(f"<{code}", self.take(struct.calcsize(code)))[0]
-
-    def text(self) -> str:
-        length = self.number("Q")
-        if length > _STRING_LIMIT:
-            raise self.bad(f"has a string of {length} bytes in its header; it is damaged")
-        return self.take(length).decode("utf-8", errors="replace")
-
-    def value(self) -> Any:
-        kind = self.number("I")
-        if kind == _STRING:
-            return self.text()
-        if kind != _ARRAY:
-            return self.number(self._code(kind))
-        inner, count = self.number("I"), self.number("Q")
-        if inner == _STRING:
-            return self._strings(count)
-        code = self._code(inner)
-        raw = self.take(count * struct.calcsize(code))
-        return np.frombuffer(raw, dtype=np.dtype(f"<{code}")).copy()
-
-    def _code(self, kind: int) -> str:
-        code = _SCALARS.get(kind, "_")
-        if code in ("_", ""):
-            raise self.bad(f"has a metadata field of the unknown type {kind}")
-        return code
-
-    def _strings(self, count: int) -> _Strings:
-        if count * 8 > self.size:
-            raise self.bad(f"announces {count} strings, more than fit in it")
-        start = self.file.tell()
-        read, unpack = self.file.read, struct.Struct("<Q").unpack
-        for _ in range(count):
-            head = read(8)
-            length = unpack(head)[0] if len(head) == 8 else self.size + 1
-            if length > min(self.size, _STRING_LIMIT) or len(read(length)) != length:
-                raise self.bad("ends inside a list of strings; it is truncated or damaged")
-        return _Strings(start, count)
 
 
 def _gguf() -> Any:
@@ -160,16 +81,17 @@ class GGUFFile:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         self._where = shown(self.path)
+        self._identity = identity(self.path)
         self.fields: dict[str, Any] = {}
         self._entries: dict[str, _Entry] = {}
         size = file_size(self.path)
         try:
             with self.path.open("rb", buffering=1 << 20) as file:
-                self._parse(_Header(file, size, self._where), size)
+                self._parse(Header(file, size, self._where), size)
         except OSError as error:
             raise unreadable(self.path, error) from error
 
-    def _parse(self, header: _Header, size: int) -> None:
+    def _parse(self, header: Header, size: int) -> None:
         if size < 24 or header.take(4) != b"GGUF":
             raise header.bad("does not begin with 'GGUF', so is not a GGUF file")
         gguf = _gguf()
@@ -200,7 +122,7 @@ class GGUFFile:
             self._entries[name] = self._entry(gguf, name, shape, kind, base + offset, size)
 
     @staticmethod
-    def _tensor_header(header: _Header) -> tuple[str, tuple[int, ...], int, int]:
+    def _tensor_header(header: Header) -> tuple[str, tuple[int, ...], int, int]:
         name, rank = header.text(), header.number("I")
         if rank > 8:
             raise header.bad(f"tensor '{inert(name)}' has {rank} axes")
@@ -216,7 +138,10 @@ class GGUFFile:
             block, block_bytes = gguf.GGML_QUANT_SIZES[quant]
         except (ValueError, KeyError):
             return _Entry(
-                TensorInfo(name, f"GGML type {kind}", shape, self.path.name), kind, start, -1
+                TensorInfo(name, f"GGML type {kind}", shape, self.path.name, self._identity),
+                kind,
+                start,
+                -1,
             )
         last = shape[-1] if shape else 1
         row_bytes = last // block * block_bytes
@@ -226,7 +151,12 @@ class GGUFFile:
                 f"{self._where}: tensor '{inert(name)}' ({quant.name}, {shape}) needs {total} "
                 f"bytes at {start}, the file has {size}; it is truncated or damaged, get it again"
             )
-        return _Entry(TensorInfo(name, quant.name, shape, self.path.name), kind, start, row_bytes)
+        return _Entry(
+            TensorInfo(name, quant.name, shape, self.path.name, self._identity),
+            kind,
+            start,
+            row_bytes,
+        )
 
     def names(self) -> frozenset[str]:
         """Every tensor name, as GGUF spells them."""
@@ -249,6 +179,25 @@ class GGUFFile:
         FormatError
             The quantisation is not one that the installed `gguf` can undo.
         """
+        array = self._stored(name, rows)
+        scale = self._scale(name)
+        return array if scale is None else array * scale
+
+    def _scale(self, name: str) -> np.float32 | None:
+        """The one number that llama.cpp multiplies a weight's product with (NVFP4, BitNet)."""
+        entry = self._entries.get(f"{name.removesuffix('.weight')}.scale")
+        if entry is None or not name.endswith(".weight"):
+            return None
+        if math.prod(entry.info.shape) != 1 or entry.info.dtype != "F32":
+            raise FormatError(
+                f"{self._where}: tensor '{inert(entry.info.name)}' is {entry.info.dtype} "
+                f"{entry.info.shape}, but must be one F32 number that scales '{inert(name)}'; get "
+                "the file again"
+            )
+        found: np.float32 = self._stored(entry.info.name, None).reshape(-1)[0]
+        return found
+
+    def _stored(self, name: str, rows: slice | None) -> Array:
         entry = self._find(name)
         info, what = entry.info, f"tensor '{inert(name)}'"
         if entry.row_bytes < 0:
@@ -290,77 +239,9 @@ class GGUFFile:
         return found.astype(np.float32, copy=False)
 
     def config(self) -> dict[str, Any]:
-        """The metadata under the names that transformers' configs use, with ``"gguf": True``.
-
-        Raises
-        ------
-        ArchitectureError
-            The architecture is not one of `MODEL_TYPES`, or its layers differ in their heads.
-        FormatError
-            A size is missing.
-        """
-        arch = self.fields.get("general.architecture")
-        if arch not in MODEL_TYPES:
-            raise ArchitectureError(
-                f"{self._where}: GGUF architecture '{inert(str(arch))}' is not read; known: "
-                f"{', '.join(MODEL_TYPES)}"
-            )
-        d_model = self._whole(arch, "embedding_length")
-        n_heads = self._whole(arch, "attention.head_count")
-        default = d_model // n_heads if n_heads else 0
-        config: dict[str, Any] = {
-            "model_type": MODEL_TYPES[arch],
-            "gguf": True,
-            "hidden_size": d_model,
-            "num_hidden_layers": self._whole(arch, "block_count"),
-            "num_attention_heads": n_heads,
-            "num_key_value_heads": self._whole(arch, "attention.head_count_kv", n_heads),
-            # The values' width is the one that W_V and W_O have.
-            "head_dim": self._whole(
-                arch, "attention.value_length", self._whole(arch, "attention.key_length", default)
-            ),
-            "vocab_size": self._vocabulary_size(arch),
-            "tie_word_embeddings": "output.weight" not in self._entries,
-        }
-        if self._optional(arch, "expert_count"):
-            config["model_type"] = "mixtral" if arch == "llama" else config["model_type"]
-            config["num_local_experts"] = self._optional(arch, "expert_count")
-        for name, key in _OPTIONAL.items():
-            value = self._optional(arch, key)
-            if value is not None:
-                config[name] = value
-        if arch == "gpt2":
-            config |= {"n_embd": d_model, "n_layer": config["num_hidden_layers"], "n_head": n_heads}
-            config["layer_norm_epsilon"] = config.get("layer_norm_eps", 1e-5)
-        return config
-
-    def _optional(self, arch: str, key: str) -> Any:
-        value = self.fields.get(f"{arch}.{key}")
-        return value if isinstance(value, (int, float)) else None
-
-    def _whole(self, arch: str, key: str, default: int | None = None) -> int:
-        value = self.fields.get(f"{arch}.{key}", default)
-        if isinstance(value, np.ndarray) and value.size:
-            if (value != value[0]).any():
-                raise ArchitectureError(
-                    f"{self._where}: '{arch}.{key}' differs from layer to layer, which is not "
-                    "supported"
-                )
-            value = int(value[0])
-        if type(value) is not int or value < 0:
-            raise FormatError(
-                f"{self._where}: metadata '{arch}.{key}' is missing or not a whole number"
-            )
-        return value
-
-    def _vocabulary_size(self, arch: str) -> int | None:
-        tokens = self.fields.get("tokenizer.ggml.tokens")
-        if "token_embd.weight" in self._entries:
-            return self._entries["token_embd.weight"].info.shape[0]
-        if isinstance(tokens, _Strings):
-            return tokens.count
-        size = self._optional(arch, "vocab_size")
-        return int(size) if size is not None else None
+        """The metadata under the names that transformers' configs use (see `gguf_config`)."""
+        infos = {name: entry.info for name, entry in self._entries.items()}
+        return gguf_config(self.fields, infos, self._where)
 
     def tokens(self) -> Sequence[str] | None:
         """Text of every token id, or None when the file has no vocabulary.
@@ -370,13 +251,13 @@ class GGUFFile:
         they are.
         """
         strings = self.fields.get("tokenizer.ggml.tokens")
-        if not isinstance(strings, _Strings):
+        if not isinstance(strings, Strings):
             return None
         size = file_size(self.path)
         try:
             with self.path.open("rb", buffering=1 << 20) as file:
                 file.seek(strings.offset)
-                header = _Header(file, size, self._where)
+                header = Header(file, size, self._where)
                 raw = [header.text() for _ in range(strings.count)]
         except OSError as error:
             raise unreadable(self.path, error) from error
@@ -394,13 +275,3 @@ class GGUFFile:
             token if kind in _PLAIN_TOKENS else decode(token)
             for token, kind in zip(raw, kinds, strict=True)
         ]
-
-
-_OPTIONAL = {
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "layer_norm_eps": "attention.layer_norm_epsilon",
-    "intermediate_size": "feed_forward_length",
-    "max_position_embeddings": "context_length",
-    "rope_theta": "rope.freq_base",
-    "sliding_window": "attention.sliding_window",
-}

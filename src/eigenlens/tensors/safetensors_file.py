@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from eigenlens.errors import FormatError
 from eigenlens.inert import inert
 from eigenlens.tensors.dtypes import DTYPES, from_bytes
-from eigenlens.tensors.files import file_size, parse_json, read_bytes, row_range, shown
+from eigenlens.tensors.files import file_size, identity, parse_json, read_bytes, row_range, shown
 from eigenlens.tensors.store import Array, TensorInfo, missing
 
 HEADER_LIMIT = 100_000_000
@@ -58,20 +60,19 @@ class SafetensorsFile:
         self.path = Path(path)
         self.metadata: dict[str, str] = {}
         self._entries: dict[str, _Entry] = {}
-        size = file_size(self.path)
+        size = self._size()
+        self._identity = self._known_as()
         if size < 8:
             raise self._bad(
                 f"has {size} bytes, too few for a safetensors file; it is empty or truncated"
             )
-        length = int.from_bytes(
-            read_bytes(self.path, 0, 8, "the header length").tobytes(), "little"
-        )
+        length = int.from_bytes(self._bytes(0, 8, "the header length").tobytes(), "little")
         if length > HEADER_LIMIT or 8 + length > size:
             raise self._bad(
                 f"says that its header has {length} bytes, but the file has {size} and a header "
                 f"at most {HEADER_LIMIT}; it is not safetensors or it is truncated"
             )
-        raw = read_bytes(self.path, 8, length, "the header").tobytes()
+        raw = self._bytes(8, length, "the header").tobytes()
         try:
             header = parse_json(raw, self.path, "the safetensors header", _unique)
         except FormatError as error:
@@ -89,6 +90,15 @@ class SafetensorsFile:
         for name, value in header.items():
             self._entries[name] = self._entry(name, value, 8 + length, size)
         self._check_overlap()
+
+    def _size(self) -> int:
+        return file_size(self.path)
+
+    def _known_as(self) -> str | None:
+        return identity(self.path)
+
+    def _bytes(self, start: int, length: int, what: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return read_bytes(self.path, start, length, what)
 
     def _bad(self, what: str) -> FormatError:
         return FormatError(f"{shown(self.path)}: {what}; get the file again")
@@ -120,7 +130,9 @@ class SafetensorsFile:
                     f"{tensor}: {dtype} {shape} takes {expected} bytes, the header gives it "
                     f"{stop - start}"
                 )
-        return _Entry(TensorInfo(name, dtype, tuple(shape), self.path.name), start, stop)
+        return _Entry(
+            TensorInfo(name, dtype, tuple(shape), self.path.name, self._identity), start, stop
+        )
 
     def _check_overlap(self) -> None:
         end, previous = 0, ""
@@ -145,8 +157,18 @@ class SafetensorsFile:
         """Type and shape, from the header."""
         return self._find(name).info
 
-    def read(self, name: str, rows: slice | None = None) -> Array:
-        """One tensor, or a run of its rows (only those bytes are read), in the stored dtype."""
+    def span(self, name: str, rows: slice | None = None) -> tuple[int, int, tuple[int, ...]]:
+        """Where a tensor, or a run of its rows, lies: first byte, number of bytes, shape.
+
+        Raises
+        ------
+        ArchitectureError
+            No such tensor.
+        FormatError
+            Its dtype is not known, so the length of a row is not.
+        ShapeError, OptionError
+            The rows are not a run of its rows.
+        """
         entry = self._find(name)
         info, what = entry.info, f"tensor '{inert(name)}'"
         if info.dtype not in DTYPES:
@@ -154,14 +176,14 @@ class SafetensorsFile:
                 f"{shown(self.path)}: {what} has the type '{inert(info.dtype)}', which is not "
                 f"read; known types: {' '.join(DTYPES)}"
             )
-        dtype = DTYPES[info.dtype]
-        start, length, shape = entry.start, entry.stop - entry.start, info.shape
-        if rows is not None:
-            first, last = row_range(rows, shape, f"{shown(self.path)}: {what}")
-            row = math.prod(shape[1:]) * dtype.itemsize
-            start, length, shape = (
-                start + first * row,
-                (last - first) * row,
-                (last - first, *shape[1:]),
-            )
-        return from_bytes(read_bytes(self.path, start, length, what), dtype).reshape(shape)
+        if rows is None:
+            return entry.start, entry.stop - entry.start, info.shape
+        first, last = row_range(rows, info.shape, f"{shown(self.path)}: {what}")
+        row = math.prod(info.shape[1:]) * DTYPES[info.dtype].itemsize
+        return entry.start + first * row, (last - first) * row, (last - first, *info.shape[1:])
+
+    def read(self, name: str, rows: slice | None = None) -> Array:
+        """One tensor, or a run of its rows (only those bytes are read), in the stored dtype."""
+        start, length, shape = self.span(name, rows)
+        raw = self._bytes(start, length, f"tensor '{inert(name)}'")
+        return from_bytes(raw, DTYPES[self.info(name).dtype]).reshape(shape)

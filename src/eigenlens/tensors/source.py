@@ -15,6 +15,7 @@ from eigenlens.tensors.files import shown
 from eigenlens.tensors.folder import OPENERS, inside, open_folder, read_config
 from eigenlens.tensors.gguf_file import GGUFFile
 from eigenlens.tensors.hub import HubModel, parse_hub_id
+from eigenlens.tensors.quantised import dequantised
 from eigenlens.tensors.store import TensorStore
 from eigenlens.tensors.vocabulary import VOCABULARY_FILES
 
@@ -112,10 +113,11 @@ def _resolve_path(path: Path, label: str) -> Source:
         raise SourceError(
             f"{shown(path)}: needs a config.json beside it that says what the model is; add it"
         )
+    found = read_config(config)
     return Source(
         label,
-        read_config(config),
-        OPENERS[kind](path),
+        found,
+        dequantised(OPENERS[kind](path), found, label),
         path.parent,
         kind,
         _folder_tokens(path.parent),
@@ -132,6 +134,7 @@ def _resolve_folder(folder: Path, label: str) -> Source:
         )
     config = read_config(inside(folder, "config.json"))
     store, kind = open_folder(folder)
+    store = dequantised(store, config, label)
     return Source(label, config, store, folder, kind, _folder_tokens(folder))
 
 
@@ -141,7 +144,7 @@ def _resolve_hub(hub: HubModel) -> Source:
     return Source(
         hub.label,
         config,
-        store,
+        dequantised(store, config, hub.label),
         None,
         kind,
         _once(partial(_first_vocabulary, hub.fetch, hub.label)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,12 +36,16 @@ class TensorInfo:
         Axis lengths in numpy (row-major) order.
     where
         Name of the file that holds it.
+    identity
+        What tells the file's content apart from any other (`eigenlens.tensors.files.identity`);
+        None for what is in memory.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     where: str
+    identity: str | None = field(default=None, compare=False)
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ import numpy as np
 from eigenlens.errors import FormatError
 from eigenlens.inert import inert
 from eigenlens.tensors.dtypes import DTYPES, TORCH_DTYPES, from_bytes
-from eigenlens.tensors.files import file_size, read_bytes, row_range, shown, unreadable
+from eigenlens.tensors.files import file_size, identity, read_bytes, row_range, shown, unreadable
 from eigenlens.tensors.pickle_machine import Global, Machine, Opaque
 from eigenlens.tensors.store import Array, TensorInfo, missing
 
@@ -141,6 +141,7 @@ class TorchFile:
         self._storages: dict[str, _Storage] = {}
         self._offsets: dict[str, int] = {}  # storage key -> byte offset in the file
         self._file_size = file_size(self.path)
+        self._identity = identity(self.path)
         self._machine = Machine(_CALLS, _CONSTANTS, self._persistent)
         try:
             with self.path.open("rb") as file:
@@ -304,7 +305,7 @@ class TorchFile:
     def info(self, name: str) -> TensorInfo:
         """Type and shape as the pickle describes them."""
         tensor = self._find(name)
-        return TensorInfo(name, tensor.dtype, tensor.shape, self.path.name)
+        return TensorInfo(name, tensor.dtype, tensor.shape, self.path.name, self._identity)
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         """One tensor, or rows of it, in C order; reads the span of the storage that it covers."""

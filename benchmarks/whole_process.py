@@ -1,34 +1,23 @@
-"""Time and memory of eigenlens against what a user would write with transformers.
+"""Whole processes on real weights: `eigenlens spectrum` against AutoModel and numpy.linalg.eig.
 
-Every figure is of a whole fresh process, imports included: `eigenlens spectrum MODEL --format json`
+Every figure is of a fresh process, imports included: `eigenlens spectrum MODEL --format json`
 against a script that loads the model with `AutoModel`, forms F = W_O W_V of every layer in torch
-and calls `numpy.linalg.eig`. Both sides run in turn (A B A B ...) after one uncounted run each;
-wall time, CPU time and peak memory come from `os.wait4`. Ratios are what carries over to another
-machine, and only those of one run of this script. The exit code is 0 whether or not a goal is met.
-
-The driver imports the standard library only: Linux counts the memory of the parent at the start of
-a child into the child's peak, so a driver that held numpy or weights would falsify the small peaks.
+and calls `numpy.linalg.eig`. Both sides run in turn (A B A B ...) after one uncounted run each.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
-import os
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from measure import goal, run, table
+
 LEADERS = 8
 TOLERANCE = 1e-4  # of the largest |leader| of the layer; the plain side computes in float32
 HELP_CPU_SECONDS = 0.3
-ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1"}  # neither side may wait for a network
 
 # What a user would write; arguments: the folder and the order (real or residual).
 PLAIN = """
@@ -58,16 +47,6 @@ GGUF_LAYER = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layern
 GGUF_LAYER |= {f"attn_{part}": f"self_attn.{part}_proj" for part in "qkv"}
 GGUF_LAYER |= {f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
 GGUF_LAYER |= {"attn_output": "self_attn.o_proj"}
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What one finished process used: seconds of wall and CPU, peak memory in MB, its output."""
-
-    wall: float
-    cpu: float
-    peak: float
-    stdout: str
 
 
 @dataclass(frozen=True)
@@ -109,24 +88,6 @@ def write_smollm2(folder: str) -> None:
     Path(folder, "config.json").write_text(json.dumps(config))
 
 
-def run(*arguments: str) -> Usage:
-    """Run this Python with arguments; its own usage by `os.wait4`; SystemExit when it fails."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        start = time.perf_counter()
-        command = [sys.executable, *arguments]
-        process = subprocess.Popen(command, stdout=out, stderr=err, env=ENVIRONMENT)
-        _, status, used = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        err.seek(0)
-        if process.returncode:
-            raise SystemExit(f"a process failed, so nothing is compared:\n{err.read()[-2000:]}")
-        unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
-        peak = used.ru_maxrss * unit / 1e6
-        return Usage(wall, used.ru_utime + used.ru_stime, peak, out.read())
-
-
 def disagreement(ours: str, plain: str, order: str) -> float:
     """Largest difference of the leading eigenvalues of both sides, over the largest |lambda|.
 
@@ -148,12 +109,14 @@ def disagreement(ours: str, plain: str, order: str) -> float:
     return worst
 
 
-def compare(case: Case, runs: int) -> tuple[list[str], list[str]]:
+def compare(scratch: Path, case: Case, runs: int) -> tuple[list[str], list[str]]:
     """Run both sides in turn; the row of the table and the sentences below it."""
     ours_command = ("-m", "eigenlens", "spectrum", case.model, "--format", "json")
     plain_command = ("-c", PLAIN, case.folder, case.order)
-    apart = disagreement(run(*ours_command).stdout, run(*plain_command).stdout, case.order)
-    pairs = [(run(*ours_command), run(*plain_command)) for _ in range(runs)]
+    apart = disagreement(
+        run(scratch, *ours_command).stdout, run(scratch, *plain_command).stdout, case.order
+    )
+    pairs = [(run(scratch, *ours_command), run(scratch, *plain_command)) for _ in range(runs)]
     ours, plain = zip(*pairs, strict=True)
     wall, cpu, peak = (
         [statistic(getattr(used, field) for used in side) for side in (ours, plain)]
@@ -175,46 +138,29 @@ def compare(case: Case, runs: int) -> tuple[list[str], list[str]]:
     return row, says
 
 
-def goal(name: str, found: str, met: bool) -> str:
-    return f"{name}: {found}, {'met' if met else 'NOT met'}"
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=3, help="counted runs of each side (3)")
-    runs = max(1, parser.parse_args().runs)
-    minilm = run("-m", "eigenlens", "samples", "path", "minilm").stdout.strip()
-    with tempfile.TemporaryDirectory(prefix="eigenlens-bench-") as folder:
-        writer = multiprocessing.get_context("spawn").Process(target=write_smollm2, args=(folder,))
-        writer.start()
-        writer.join()
-        if writer.exitcode:
-            raise SystemExit("sample:smollm2 could not be written as safetensors; see above")
-        cases = [
-            Case("smollm2 fp32, 30 layers", folder, folder, "real", 10, 0.2),
-            Case("minilm, 6 layers", "sample:minilm", minilm, "residual", 4),
-        ]
-        results = [compare(case, runs) for case in cases]
+def report(scratch: Path, runs: int) -> None:
+    """Print the table of all cases and whether their goals are met."""
+    minilm = run(scratch, "-m", "eigenlens", "samples", "path", "minilm").stdout.strip()
+    smollm2 = scratch / "smollm2"
+    smollm2.mkdir()
+    run(scratch, __file__, str(smollm2))
+    cases = [
+        Case("smollm2 fp32, 30 layers", str(smollm2), str(smollm2), "real", 10, 0.2),
+        Case("minilm, 6 layers", "sample:minilm", minilm, "residual", 4),
+    ]
+    results = [compare(scratch, case, runs) for case in cases]
     head = ["case", "ours s", "plain s", "ratio", "pairwise", "ours CPU", "plain CPU"]
     head += ["ours MB", "plain MB", "memory"]
-    print(f"eigenlens against AutoModel + numpy.linalg.eig, {runs} runs, {os.cpu_count()} CPUs")
-    print(f"load average {os.getloadavg()[0]:.1f}; medians of time, largest peaks; other work may")
-    print("run beside: read the ratios, not the seconds\n")
+    print(f"Whole processes against AutoModel + numpy.linalg.eig, {runs} runs: medians of time,")
+    print("largest peaks\n")
     print(table([head, *(row for row, _ in results)]), end="\n\n")
     print(*(line for _, says in results for line in says), sep="\n")
     for option in ("--help", "--version"):
-        used = [run("-m", "eigenlens", option) for _ in range(runs)]
+        used = [run(scratch, "-m", "eigenlens", option) for _ in range(runs + 1)][1:]
         cpu, peak = median(u.cpu for u in used), max(u.peak for u in used)
         name = f"eigenlens {option}: <= {HELP_CPU_SECONDS} s of CPU"
         print(goal(name, f"{cpu:.2f} s ({peak:.0f} MB)", cpu <= HELP_CPU_SECONDS))
 
 
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # a process of its own, so that the driver never holds weights
+    write_smollm2(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Train the tiny models that ship inside eigenlens, one topic a file; see `train_samples`."""

@@ -1,0 +1,121 @@
+"""What is planned of a model: the tensors of each layer's circuit, the layers without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eigenlens.circuit.circuit import Kind, NormKind, Placement
+from eigenlens.circuit.layouts import Geometry, Layout, Orientation
+from eigenlens.circuit.rows import SINKS, UNGATED, Naming, Readout, Stack
+
+
+@dataclass(frozen=True)
+class NormPlan:
+    """Where a norm's gain and bias are; `gain` None means that it has no elementwise gain."""
+
+    kind: NormKind
+    module: str
+    gain: str | None
+    bias: str | None
+    offset: float
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """Which tensors make one layer's circuit, and how they are laid out.
+
+    Attributes
+    ----------
+    stack, layer, kind
+        Where the layer sits; `layer` is its real 0-based index (ALBERT: of the stored layer).
+    calls
+        Which attention calls of a forward pass use it; `steps` is their number.
+    value, output
+        Names of the (possibly fused) value projection's and the output projection's weights.
+    value_bias, output_bias
+        Names of their biases, or None.
+    norm_in, norm_out, placement
+        The norms around the layer.
+    layout, orientation, geometry
+        How the value projection is fused, how the output projection is stored, the sizes.
+    causal
+        Whether a token sees only what stands before it.
+    output_scale
+        Factor on the attention output before the residual sum.
+    scale
+        Name of a tensor that the attention output is multiplied with besides, or None.
+    value_scale
+        Factor on the values; part of F.
+    bias_alone
+        Whether the value bias is stored without the other parts of a fused projection.
+    notes
+        What must be said beside F.
+    """
+
+    stack: str
+    layer: int
+    kind: Kind
+    calls: tuple[int, ...]
+    value: str
+    output: str
+    value_bias: str | None
+    output_bias: str | None
+    norm_in: NormPlan | None
+    norm_out: NormPlan | None
+    placement: Placement
+    layout: Layout
+    orientation: Orientation
+    geometry: Geometry
+    causal: bool
+    output_scale: float = 1.0
+    scale: str | None = None
+    value_scale: float = 1.0
+    bias_alone: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How often a forward pass calls this layer's weights."""
+        return len(self.calls)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a gate stands before the output projection."""
+        return UNGATED in self.notes
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether a sink takes a share of attention, so that rows of A sum to less than 1."""
+        return SINKS in self.notes
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of every tensor that the circuit is made of, norms included."""
+        norms = [n for p in (self.norm_in, self.norm_out) if p for n in (p.gain, p.bias)]
+        names = [self.value, self.output, self.value_bias, self.output_bias, self.scale, *norms]
+        return tuple(name for name in names if name is not None)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A layer without a circuit, and why; `layer` is -1 where that holds for a whole stack."""
+
+    stack: str
+    layer: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """The layers of one stack, and the prefix that its names have in these files."""
+
+    stack: Stack
+    naming: Naming
+    prefix: str
+    geometry: Geometry
+    config: Mapping[str, Any]
+    layers: tuple[LayerPlan, ...]
+    skipped: tuple[Skipped, ...] = ()
+    readout: Readout | None = None

@@ -1,0 +1,240 @@
+"""What `eigenlens simulate` prints: foretold beside seen, and one sentence of what happened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from eigenlens.dynamics.outcome import LABELS
+from eigenlens.dynamics.predict import Prediction
+from eigenlens.dynamics.result import Simulation
+from eigenlens.inert import inert
+from eigenlens.report.tables import plain_table
+from eigenlens.report.words import complex_text
+
+_NOT = "not predicted"
+_UNSEEN = "-"
+
+
+def simulate_view(result: Simulation) -> RenderableType:
+    """Everything that `eigenlens simulate` prints as a table."""
+    parts: list[RenderableType] = [_heading(result), _rates(result), Text(outcome_sentence(result))]
+    stability = _stability_sentence(result)
+    if stability:
+        parts.append(Text(stability))
+    if len(result.final) > 1:
+        parts += [Text(), _basins(result)]
+    parts.append(Text(_legend(result), style="dim"))
+    return Group(*parts)
+
+
+def _heading(result: Simulation) -> Text:
+    m, o = result.model, result.options
+    text = Text()
+    text.append(inert(str(m["source"])), style="bold")
+    kind = f"{inert(str(m['model_type']))}, " if m.get("model_type") else ""
+    placement = f", {m['placement']}-norm" if m.get("placement") else ""
+    text.append(f"  {kind}d {m['d_model']}, {m['n_heads']} heads{placement}")
+    layers = o.get("layers") or range(m["n_layers"])
+    shared = "one layer, again and again" if len(layers) == 1 else f"{len(layers)} layers in turn"
+    starts = f"{o['starts']} starts of " if o["starts"] > 1 else ""
+    tokens = f"{starts}{o['n_tokens']} token{'s' * (o['n_tokens'] != 1)}"
+    origin = f" ({o['start']})" if o.get("start") else ""
+    text.append(f"\n{_map_text(result)}, {o['mask']} mask; {shared}; {tokens}{origin}")
+    return text
+
+
+def _map_text(result: Simulation) -> str:
+    """The map as a formula, with what N is."""
+    o = result.options
+    real = o.get("norm") == "real"
+    stream = o["form"] == "stream"
+    if o.get("ffn"):
+        formula = "block(x)" if real else "h + block(N(h)) - N(h)" if stream else "N(block(x))"
+    else:
+        formula = "h + attn(N(h))" if stream else "N(x + attn(x))"
+    norm = "the model's norms" if real else f"|N| = {o['radius']:.4g}"
+    return f"{formula}, {norm}{', biases' if o.get('bias') else ''}"
+
+
+def _rates(result: Simulation) -> Table:
+    out = result.outcome
+    seen = out.observed
+    p = out.predicted or Prediction(_NOT, None, None, None, None, stable=False)
+    table = plain_table([("", "left"), ("predicted", "right"), ("observed", "right")])
+    table.add_row("outcome", p.label, out.label)
+    table.add_row(f"ends in {_target_text(result)}", _yes(result), _distance(result))
+
+    def row(name: str, foretold: float | None, found: float | None, digits: str) -> None:
+        if foretold is None and found is None:
+            return
+        left = _NOT if foretold is None else format(foretold, digits)
+        table.add_row(name, left, _UNSEEN if found is None else format(found, digits))
+
+    if result.options["form"] == "stream":
+        row("alignment exponent", p.exponent, seen.exponent, "+.3f")
+        unit = "rad per log step"
+    else:
+        row("disagreement per step", p.disagreement_rate, seen.disagreement_rate, ".4f")
+        row("alignment per step", p.alignment_rate, seen.alignment_rate, ".4f")
+        unit = "rad per step"
+    row(f"angle ({unit})", p.angle_per_step, seen.angle_per_step, ".4f")
+    return table
+
+
+def _target_text(result: Simulation) -> str:
+    """``v1 of +0.341``, ``the plane of -0.133±2.169i``."""
+    target = result.outcome.target
+    lead = complex_text(result.eigenvalues[0])
+    names = {
+        "v1": f"v1 ({lead})",
+        "plane": f"the plane of {lead}",
+        "span": "the span of the tied leaders",
+        "kernel": "the kernel",
+    }
+    return names[target]
+
+
+def _yes(result: Simulation) -> str:
+    p = result.outcome.predicted
+    if result.outcome.target in ("span", "kernel"):
+        return "yes"
+    return _NOT if p is None else "yes" if p.stable else "no"
+
+
+def _distance(result: Simulation) -> str:
+    degrees = math.degrees(result.outcome.distance)
+    shown = f"{degrees:.1f}" if degrees >= 0.1 else f"{degrees:.1g}"
+    return f"{shown} degrees off"
+
+
+def outcome_sentence(result: Simulation) -> str:
+    """What happened, and whether it was foretold, in one sentence."""
+    out = result.outcome
+    since = "" if out.step_reached is None else f" from step {out.step_reached} on"
+    text = _HAPPENED[out.label](result, since)
+    if not out.settled:
+        text += f", and still moved after {result.trajectory[-1]['step']} steps"
+    if len(result.final) > 1:
+        share = result.basins[0]
+        text = f"In {share.count} of {len(result.final)} starts {text[:1].lower()}{text[1:]}"
+    return f"{text}; {_expected(result)}."
+
+
+def _consensus(result: Simulation, since: str) -> str:
+    still = f", which stands still{_where(result)}" if result.outcome.settled else ""
+    return f"All tokens became one direction{since}{still}"
+
+
+def _flip(result: Simulation, since: str) -> str:
+    return f"All tokens became one direction{since}, which changes sign every step{_where(result)}"
+
+
+def _rotation(result: Simulation, since: str) -> str:
+    out, turn = result.outcome, ""
+    if out.observed.angle_per_step is not None:
+        degrees = math.degrees(out.observed.angle_per_step)
+        size = f"{degrees:.1f}" if degrees >= 1 else f"{degrees:.2g}"
+        per = "per unit of log step" if result.options["form"] == "stream" else "a step"
+        turn = f" by {size} degrees {per}"
+    closes = f", back after {out.period} steps" if out.period else ""
+    return f"All tokens became one direction{since}, which turns{turn}{_where(result)}{closes}"
+
+
+def _bipartite(result: Simulation, since: str) -> str:
+    a, b = result.outcome.groups
+    return f"Tokens split in two groups{since} that point in opposite directions ({a} and {b})"
+
+
+def _clusters(result: Simulation, since: str) -> str:
+    groups = result.outcome.groups
+    sizes = ", ".join(map(str, groups[:8])) + (", ..." if len(groups) > 8 else "")
+    return f"Tokens gathered in {len(groups)} groups{since} (of {sizes})"
+
+
+def _none(result: Simulation, since: str) -> str:
+    if result.outcome.balanced:
+        return "Tokens spread out until their directions sum to nearly 0"
+    return "Tokens did not gather"
+
+
+_HAPPENED: dict[str, Callable[[Simulation, str], str]] = {
+    "consensus": _consensus,
+    "rotation": _rotation,
+    "flip": _flip,
+    "bipartite": _bipartite,
+    "clusters": _clusters,
+    "none": _none,
+}
+
+
+def _where(result: Simulation) -> str:
+    out = result.outcome
+    if out.reached is None:
+        return ""
+    if out.reached == out.target:
+        return f" {'along' if out.target == 'v1' else 'in'} {_target_text(result)}"
+    return f" in {out.reached}, not in the leading one"
+
+
+def _expected(result: Simulation) -> str:
+    out, p = result.outcome, result.outcome.predicted
+    if p is None:
+        if out.target in ("span", "kernel") and out.reached == out.target:
+            return "that they end there was foretold, the rates were not"
+        return "nothing was foretold here"
+    if p.label == "none":
+        agrees = out.label not in ("consensus", "rotation", "flip")
+        return "no consensus was foretold" + ("" if agrees else ", so this was not")
+    if p.label == out.label and out.reached == out.target:
+        return "this was foretold"
+    end = "is, in the end," if not out.settled else "was"
+    return (
+        f"foretold {end} {p.label} {'along' if out.target == 'v1' else 'in'} {_target_text(result)}"
+    )
+
+
+def _stability_sentence(result: Simulation) -> str:
+    if not result.stability:
+        return ""
+    top = result.stability[0]
+    verdict = "stable" if top < 1 else "not stable"
+    return f"A small disturbance of this state changes by {top:.4f} a pass: it is {verdict}."
+
+
+def _basins(result: Simulation) -> Table:
+    table = plain_table(
+        [
+            ("outcome", "left"),
+            ("starts", "right"),
+            ("share", "right"),
+            ("95 % interval", "right"),
+            ("meaning", "left"),
+        ]
+    )
+    for b in result.basins:
+        low, high = b.interval
+        interval = "-" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        table.add_row(b.label, str(b.count), f"{b.share:.3f}", interval, LABELS[b.label])
+    return table
+
+
+def _legend(result: Simulation) -> str:
+    stream = result.options["form"] == "stream"
+    rate = (
+        "alignment exponent: the angle to the target shrinks as step ^ exponent"
+        if stream
+        else "disagreement, alignment: factor a step on the tokens' differences and on their "
+        "angle to the target"
+    )
+    angle = ", angle: turn of the common direction" if "rotation" in _labels(result) else ""
+    return f"{rate}{angle}; -: not seen (too short, or another outcome)"
+
+
+def _labels(result: Simulation) -> set[str]:
+    p = result.outcome.predicted
+    return {result.outcome.label} | ({p.label} if p is not None else set())

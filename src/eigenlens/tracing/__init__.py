@@ -1,0 +1,1 @@
+"""Real tokens through a live model, and whether they tilt towards each layer's leader."""

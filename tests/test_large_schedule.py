@@ -1,0 +1,121 @@
+"""Layers in sequence: what is in memory, where errors surface, how threads are limited."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import threadpoolctl
+
+import eigenlens
+from eigenlens import blas
+from eigenlens.spectra import analyse, schedule
+from eigenlens.spectra.estimate import LayerCost
+from eigenlens.spectra.schedule import in_sequence, workers_for
+
+COST = LayerCost("decoder.0", 64, 32, "dense", 10, 1000, 1.0, 1.0, 0.0)
+
+
+class Watched:
+    """Counts what has been read and not yet been solved."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.lock, self.alive, self.most, self.begun = threading.Lock(), 0, 0, []
+        self.fails_at = fails_at
+
+    def read(self, i: int) -> int:
+        with self.lock:
+            self.begun.append(i)
+            self.alive += 1
+            self.most = max(self.most, self.alive)
+        if i == self.fails_at:
+            raise ValueError(f"layer {i}")
+        return i
+
+    def solve(self, i: int) -> int:
+        time.sleep(0.002 * (3 - i % 3))  # later layers may be done first
+        with self.lock:
+            self.alive -= 1
+        return i * i
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_results_in_sequence_with_few_layers_in_memory(workers: int, count: int) -> None:
+    watched = Watched()
+    found = list(in_sequence(count, watched.read, watched.solve, workers))
+    assert found == [i * i for i in range(count)]
+    assert sorted(watched.begun) == list(range(count))
+    # one is read ahead of a single worker
+    assert watched.most <= max(workers, 2)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_surfaces_at_its_own_layer(workers: int) -> None:
+    watched = Watched(fails_at=3)
+    found = in_sequence(50, watched.read, watched.solve, workers)
+    assert [next(found) for _ in range(3)] == [0, 1, 4]
+    with pytest.raises(ValueError, match="layer 3"):
+        next(found)
+    assert len(watched.begun) <= 3 + 2 * workers + 1
+    with pytest.raises(StopIteration):
+        next(found)
+
+
+def test_leaving_early_begins_no_more() -> None:
+    watched = Watched()
+    found = in_sequence(100, watched.read, watched.solve, 2)
+    next(found)
+    found.close()
+    time.sleep(0.05)
+    assert len(watched.begun) <= 8
+
+
+def test_only_small_layers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "cores", lambda: 2)
+    assert workers_for([COST] * 5) == 2
+    assert workers_for([COST]) == 1
+    assert workers_for([]) == 1
+    assert workers_for([COST, replace(COST, solved=4096)]) == 1
+    assert workers_for([COST, replace(COST, memory_bytes=10**9)]) == 1
+
+
+def test_workers_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    circuits = [
+        eigenlens.OVCircuit(
+            0.2 * rng.standard_normal((40, 90)), 0.2 * rng.standard_normal((90, 40)), 1, 1, 40
+        )
+        for _ in range(6)
+    ]
+    found = []
+    for workers in (1, 2):
+        monkeypatch.setattr(analyse, "workers_for", lambda costs, w=workers: w)
+        found.append(eigenlens.spectrum(circuits))
+    for a, b in zip(*(f.layers for f in found), strict=True):
+        assert np.array_equal(a.eigenvalues, b.eigenvalues)
+        assert np.array_equal(a.right_vectors, b.right_vectors)
+
+
+def limits() -> set[int]:
+    return {x["num_threads"] for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"}
+
+
+def test_one_thread_inside_and_the_old_number_after() -> None:
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        before = limits()
+        first, second = blas.one_thread(), blas.one_thread()
+        first.__enter__()
+        assert limits() == {1}
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert limits() == {1}, "another block is still open"
+        second.__exit__(None, None, None)
+        assert limits() == before
+        with blas.threads_for(blas.SMALL):
+            assert limits() == {1}
+        with blas.threads_for(blas.SMALL + 1):
+            assert limits() == before

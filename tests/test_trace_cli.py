@@ -1,0 +1,243 @@
+"""`eigenlens trace`: the interface, what is printed, and one clear line for what cannot be done."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import eigenlens
+from eigenlens.cli.app import app
+from eigenlens.cli.trace import LiveDtype, ModeName, SpecialName, TooLongName
+from eigenlens.errors import ArchitectureError, NumericsError, OptionError, SourceError
+from eigenlens.live.batches import TRUNCATIONS
+from eigenlens.live.capture import capture
+from eigenlens.live.precision import TOLERANCES
+from eigenlens.live.replay import LADDER
+from eigenlens.live.session import session_of
+from eigenlens.measure.sinks import SPECIAL
+from eigenlens.report.trace_tables import trace_sentences
+from eigenlens.tracing.feed import Feed, splitter_of
+from eigenlens.tracing.ladder import RUNGS
+from eigenlens.tracing.moves import MOVES
+from eigenlens.tracing.nulls import NULLS
+from eigenlens.tracing.options import MODES, TraceOptions
+from eigenlens.tracing.run import run as run_trace
+
+GPT2 = "sample:gpt2-tiny"
+LAYER = {
+    *("stack", "layer", "step", "gamma", "gain", "signed_gain", "rho", "rho_ci", "p_value"),
+    *("p_half", "nulls", "collapse", "n_tokens", "n_prompts", "sinks"),
+}
+COLLAPSE = {
+    *("cosine", "rank_residual", "frobenius_residual", "high_low_ratio", "effective_rank"),
+    *("stable_rank", "participation_ratio"),
+}
+IDS = tuple((5, 9, 31, 7, 12, 3 + i) for i in range(16))
+FEED = Feed(IDS, "token ids", 16)
+
+
+def invoke(*args: str | Path, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["trace", *(str(a) for a in args)])
+    assert result.exit_code == code, (result.stderr, result.exception)
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def refused(*args: str | Path) -> str:
+    """The one line on stderr of a run that failed."""
+    lines: list[str] = invoke(*args, code=1).stderr.strip().splitlines()
+    errors = [line for line in lines if "warning:" not in line]
+    assert len(errors) == 1, lines
+    assert errors[0].startswith("eigenlens: ")
+    return errors[0]
+
+
+def test_json_has_the_fields_of_the_interface() -> None:
+    text = invoke(GPT2, "--format", "json", "--ladder").stdout
+    found = json.loads(text)
+    assert found["schema"] == "eigenlens.trace/1"
+    assert set(found) >= {"eigenlens_version", "model", "options", "warnings", "layers", "verdict"}
+    assert len(found["layers"]) == 4
+    for x in found["layers"]:
+        assert set(x) >= LAYER
+        assert set(x["nulls"]) == set(NULLS)
+        for name, null in x["nulls"].items():
+            assert {"gamma", "gain", "rho"} <= set(null), name
+        assert len(x["nulls"]["random_direction"]["quantiles"]["rho"]) == 3
+        assert set(x["collapse"]) >= COLLAPSE
+        assert set(x["ladder"]) == set(RUNGS)
+        assert x["n_prompts"] == 64
+        assert (x["signed_gain"] is None) == (x["target"] != "v1")
+
+
+def test_the_table_is_narrow_and_ends_in_the_answer() -> None:
+    out = invoke(GPT2, "--quiet", "--ladder", "--collapse").stdout
+    lines = out.rstrip().splitlines()
+    assert max(map(len, lines)) <= 100
+    paragraph = " ".join(line.strip() for line in lines[-6:])
+    question = "Do tokens tilt towards the principal eigenvector?"
+    assert question in paragraph
+    assert paragraph.endswith(".")
+    again = invoke(GPT2, "--quiet", "--ladder", "--collapse").stdout
+    assert again == out
+
+
+def test_csv_has_one_row_a_layer() -> None:
+    text = invoke(GPT2, "--format", "csv", "--no-nulls", "--layers", "1,3").stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [r["layer"] for r in rows] == ["1", "3"]
+    assert float(rows[0]["rho_ci_low"]) <= float(rows[0]["rho"])
+
+
+def test_without_nulls_nothing_is_claimed() -> None:
+    out = invoke(GPT2, "--no-nulls", "--text", "Return the name.", "--mode", "block").stdout
+    assert "only the nulls say" in " ".join(out.split())
+    assert " p " not in out.splitlines()[3]
+
+
+def test_a_free_run_is_judged_by_its_end() -> None:
+    out = invoke("sample:albert-tiny", "--mode", "free", "--steps", "14").stdout
+    last = " ".join(out.split()).partition("eigenvector? ")[2]
+    assert "after 14 steps their alignment is" in last
+
+
+def test_token_ids_random_tokens_and_files(tmp_path: Path) -> None:
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(json.dumps(list(row)) for row in IDS))
+    options = (GPT2, "--no-nulls", "--format", "json")
+    assert json.loads(invoke(*options, "--token-ids", ids).stdout)["options"]["n_prompts"] == 16
+    drawn = json.loads(invoke(*options, "--random-tokens", "3", "--length", "7").stdout)
+    assert drawn["layers"][0]["n_tokens"] == 21
+    texts = tmp_path / "p.jsonl"
+    texts.write_text('{"text": "Return the name."}\n{"text": "Raise an error."}\n')
+    assert json.loads(invoke(*options, "--prompts", texts).stdout)["options"]["prompts"] == "file"
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
+    empty, long = tmp_path / "empty.txt", tmp_path / "long.txt"
+    empty.write_text("")
+    long.write_text("name " * 600)
+    assert "holds no prompt" in refused(GPT2, "--prompts", empty)
+    assert "128 positions" in refused(GPT2, "--prompts", long, "--too-long", "error")
+    assert "take one source" in refused(GPT2, "--text", "a", "--random-tokens", "3")
+    assert "layers are 0 to 3" in refused(GPT2, "--layers", "9")
+    assert "200 to" in refused(GPT2, "--directions", "5")
+    assert "not SMILES" in refused("sample:albert-rxn", "--text", "hello")
+    assert "positive number" in refused(GPT2, "--mode", "free", "--radius", "-1")
+    assert "no stack" in refused(GPT2, "--stack", "vision")
+    assert "at least 1" in refused(GPT2, "--bootstrap", "0")
+    assert invoke(GPT2, "--radius", "big", code=2).stdout == ""
+    cut = invoke(GPT2, "--prompts", long, "--no-nulls")
+    assert "only their first 128 tokens are used" in cut.stderr
+
+
+def test_no_tokenizer(saved: Any) -> None:
+    folder = saved("gpt2")
+    assert "tokenizer" in refused(folder, "--text", "a")
+    result = invoke(folder, "--format", "json", "--no-nulls")
+    assert "random tokens are used" in result.stderr
+    assert json.loads(result.stdout)["options"]["prompts"] == "random tokens"
+
+
+def test_unknown_tokens_are_refused() -> None:
+    with pytest.raises(OptionError, match="unknown to this model's vocabulary"):
+        eigenlens.trace("sample:albert-rxn", ["[Xx]" * 9 + "C"], nulls=False)
+
+
+def test_states_that_are_not_finite_name_the_layer(tiny: Any) -> None:
+    import torch
+
+    model = copy.deepcopy(tiny("gpt2"))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = float("nan")
+    with pytest.raises(NumericsError, match=r"decoder layer 0.*NaN"):
+        run_trace(session_of(model), FEED, TraceOptions(nulls=False))
+
+
+def test_layers_without_attention_are_refused() -> None:
+    import transformers
+
+    config = transformers.MambaConfig(
+        hidden_size=16, num_hidden_layers=2, vocab_size=40, state_size=4
+    )
+    with pytest.raises((ArchitectureError, SourceError)) as caught:
+        eigenlens.trace(transformers.MambaModel(config), token_ids=[[1, 2, 3]])
+    assert "\n" not in str(caught.value)
+
+
+def test_attention_that_returns_no_weights_loses_one_null(tiny: Any) -> None:
+    model = copy.deepcopy(tiny("gpt2"))
+    model.set_attn_implementation("sdpa")
+    result = run_trace(session_of(model), FEED, TraceOptions())
+    assert any("matched_spectrum is left out" in w for w in result.warnings)
+    for x in result.layers:
+        assert x.nulls is not None
+        assert x.nulls["matched_spectrum"] is None
+        assert x.nulls["random_init"] is not None
+    assert "rotated" not in " ".join(trace_sentences(result))
+
+
+def test_nothing_is_kept_between_batches(tiny: Any) -> None:
+    """States of a batch are gone when the next one has run: memory does not grow with prompts."""
+    import gc
+    import weakref
+
+    session = session_of(tiny("gpt2"))
+    seen: list[Any] = []
+    alive: list[int] = []
+
+    def progress(done: int, total: int, name: str) -> None:
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in seen))
+
+    original = capture
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        for found in original(*args, **kwargs):
+            seen.append(weakref.ref(found))
+            yield found
+            del found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eigenlens.tracing.run.capture", watched)
+        options = TraceOptions(nulls=False, batch_size=2)
+        run_trace(session, FEED, options, progress=progress)
+    assert len(seen) == 8
+    assert max(alive) <= 2
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "gpt2", "llama", "gpt_neo", "gpt_neox", "t5", "bart", "albert-groups"]
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_runs_on_every_kind_of_block(name: str, mode: str, tiny: Any) -> None:
+    import zoo
+
+    model = zoo.build(name).double().eval() if name in ("t5", "bart") else tiny(name)
+    session = session_of(model)
+    result = run_trace(session, FEED, TraceOptions(mode=mode, ladder=True))
+    assert len(result.layers) == sum(place.plan.steps for place in session.places)
+    for x in result.layers:
+        assert 0 <= x.rho <= 1
+        assert 0 <= x.gamma <= 1
+        assert x.nulls is not None
+        assert (x.nulls["matched_spectrum"] is None) == (mode == "block")
+    sentences = trace_sentences(result)
+    assert len(sentences) == 3
+
+
+def test_choices_are_the_tables() -> None:
+    assert set(ModeName) == set(MODES) == set(MOVES)
+    assert set(SpecialName) == set(SPECIAL)
+    assert set(TooLongName) == set(TRUNCATIONS)
+    assert set(LiveDtype) == set(TOLERANCES)
+    assert set(RUNGS) == set(LADDER)
+    assert splitter_of("sample:albert-rxn") is not None
+    assert splitter_of("sample:minilm") is None
