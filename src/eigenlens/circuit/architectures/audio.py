@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     ATTENTION_BIAS,
     audio_tower,
-    bart_stack,
-    bert,
-    conformer,
     each,
-    llama,
     named,
     one,
     several,
     text_tower,
     towers,
+)
+from eigenlens.circuit.architectures.patterns import (
+    bart_stack,
+    bert,
+    llama,
+)
+from eigenlens.circuit.architectures.sense_patterns import (
+    conformer,
     vit,
     wav2vec2,
 )

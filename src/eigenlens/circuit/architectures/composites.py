@@ -10,18 +10,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     LANGUAGE,
     audio_tower,
-    bert,
-    clip_stack,
     cross,
     each,
-    llama,
     several,
     text_tower,
     towers,
     vision_tower,
+)
+from eigenlens.circuit.architectures.patterns import (
+    bert,
+    llama,
+)
+from eigenlens.circuit.architectures.sense_patterns import (
+    clip_stack,
 )
 from eigenlens.circuit.architectures.vision_patterns import QKV_BIAS, attended, blocks
 from eigenlens.circuit.architectures.vision_towers import TANH_GATE

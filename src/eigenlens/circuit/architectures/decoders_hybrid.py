@@ -10,18 +10,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     GRANITE_SCALE,
     RESIDUAL_INSIDE,
     cross,
     each,
-    llama,
-    llama_readout,
     named,
     of,
     one,
     several,
     towers,
+)
+from eigenlens.circuit.architectures.patterns import (
+    llama,
+    llama_readout,
 )
 from eigenlens.circuit.rows import (
     SINKS,

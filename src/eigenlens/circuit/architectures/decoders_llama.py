@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     GRANITE_SCALE,
     clamped,
     each,
-    gemma,
-    llama,
     of,
     one,
+)
+from eigenlens.circuit.architectures.patterns import (
+    gemma,
+    llama,
 )
 from eigenlens.circuit.rows import Architecture, Readout, Switch, flag
 

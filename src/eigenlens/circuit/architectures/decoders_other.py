@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     RESIDUAL_INSIDE,
-    bart_stack,
     clamped,
+    one,
+)
+from eigenlens.circuit.architectures.patterns import (
+    bart_stack,
     gpt2,
     gpt_neo,
     neox,
-    one,
     opt,
 )
 from eigenlens.circuit.rows import Architecture, Cases, Readout, Rule, Switch, flag

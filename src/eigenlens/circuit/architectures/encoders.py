@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     ATTENTION_BIAS,
+    cross,
+    each,
+    named,
+    one,
+    several,
+)
+from eigenlens.circuit.architectures.patterns import (
     BERT_READOUT,
     ROBERTA_READOUT,
     WORDS,
     bart_stack,
     bert,
-    cross,
-    each,
     llama,
     llama_readout,
-    named,
-    one,
-    several,
     with_cross,
 )
 from eigenlens.circuit.rows import (

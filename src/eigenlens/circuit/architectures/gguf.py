@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import NORM_ON_OUTPUT, each
+from eigenlens.circuit.architectures.bases import (
+    NORM_ON_OUTPUT,
+    each,
+)
 from eigenlens.circuit.rows import SINKS, Architecture, Naming, Readout, Stack, Switch, flag
 from eigenlens.errors import ArchitectureError
 from eigenlens.inert import inert

@@ -1,9 +1,7 @@
-"""The ways in which models name and fuse V and O: builders that one line of a table calls.
+"""The ways in which text models name and fuse V and O: builders that one line of a table calls.
 
-A builder returns an `Architecture`; every keyword that it does not know goes to the `Stack`
-(`placement=`, `causal=`, `layout=`, `notes=`, ...). What several model types share goes in here,
-what one deviates in stands in its line. Names are written without the prefix (`model.`): any
-prefix is found, the usual ones win where there are several.
+What several model types share goes in here, what one deviates in stands in its line; keywords are
+those of the pattern or fields of `Stack` (see `bases`).
 """
 
 from __future__ import annotations
@@ -12,120 +10,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from eigenlens.circuit.architectures.bases import (
+    ATTENTION_BIAS,
+    NORM_ON_OUTPUT,
+    TO_HIDDEN,
+    cross,
+    one,
+    several,
+)
 from eigenlens.circuit.rows import (
-    PLAIN_HEADS,
     Architecture,
-    Factor,
     Naming,
     Readout,
     Rule,
-    Stack,
     Switch,
-    Tower,
     flag,
 )
-
-RESIDUAL_INSIDE = "the attention module's output contains the residual already; F does not"
-NORM_ON_OUTPUT = "a norm follows the output projection, none precedes the values"
-TO_HIDDEN = ("", "model.")
-ATTENTION_BIAS = flag("attention_bias", False)
-
-
-def clamped(key: str = "clip_qkv") -> Switch[str | None]:
-    """What to say of values that are clamped where the config has a number at `key`."""
-    text = f"the values are clamped to +-{key}: F holds where none of them reaches it"
-    return Switch(key, False, text, None)
-
-
-def each(architecture: Architecture, *model_types: str) -> dict[str, Architecture]:
-    """The same row for several model types."""
-    return dict.fromkeys(model_types, architecture)
-
-
-def one(
-    name: str,
-    value: str,
-    output: str,
-    before: Rule[str | None] = None,
-    after: str | None = None,
-    *,
-    prefixes: tuple[str, ...] = ("",),
-    scale: str | None = None,
-    value_bias_name: str | None = None,
-    also: tuple[Naming, ...] = (),
-    plain: bool = True,
-    readout: Readout | None = None,
-    **stack: Any,
-) -> Architecture:
-    """An architecture of one stack with one naming; the base of the other patterns.
-
-    Parameters
-    ----------
-    name
-        The stack.
-    value, output, before, after, prefixes, scale, value_bias_name
-        See `Naming`.
-    also
-        Other namings of the same tensors.
-    plain
-        Whether the model knows neither n_kv_heads nor head_dim.
-    readout
-        Where tokens enter and leave.
-    stack
-        Any field of `Stack`.
-    """
-    naming = Naming(value, output, before, after, prefixes, scale=scale, value_bias=value_bias_name)
-    fields: dict[str, Any] = {"placement": "pre" if after is None else "post"}
-    if before is not None and after is not None:
-        fields["placement"] = "sandwich"
-    made = Stack(name, (naming, *also), **{**fields, **stack})
-    return Architecture((made,), PLAIN_HEADS if plain else {}, readout)
-
-
-def several(*parts: Architecture, readout: Readout | None = None) -> Architecture:
-    """The stacks of several rows as one model's; size keys of each part stay with its stacks."""
-    stacks = [
-        replace(stack, keys={**part.keys, **stack.keys}) for part in parts for stack in part.stacks
-    ]
-    return Architecture(tuple(stacks), readout=readout or parts[0].readout)
-
-
-def named(row: Architecture, name: str) -> Architecture:
-    """The same row with another name for its stacks."""
-    return replace(row, stacks=tuple(replace(stack, name=name) for stack in row.stacks))
-
-
-def of(row: Architecture, **stack: Any) -> Architecture:
-    """The same row with other fields of its stacks."""
-    return replace(row, stacks=tuple(replace(s, **stack) for s in row.stacks))
-
-
-def cross(row: Architecture, swaps: Mapping[str, str], **stack: Any) -> Stack:
-    """The cross stack beside a row's self stack: the same names with parts exchanged.
-
-    `swaps` maps old to new parts of names (`{".self_attn.": ".encoder_attn."}`). A norm before
-    the block is dropped: it feeds the queries, the values read the other stack's states.
-    """
-
-    def swapped(name: str | None) -> str | None:
-        for old, new in swaps.items():
-            name = name and name.replace(old, new)
-        return name
-
-    first = row.stacks[0]
-    namings = tuple(
-        replace(
-            n,
-            value=swapped(n.value) or "",
-            output=swapped(n.output) or "",
-            norm_before=None,
-            norm_after=swapped(n.norm_after),
-        )
-        for n in first.namings
-    )
-    fields: dict[str, Any] = {"namings": namings, "kind": "cross", "causal": False}
-    return replace(first, **{**fields, **stack})
-
 
 # -- text encoders ------------------------------------------------------------------------------
 
@@ -504,135 +404,3 @@ def t5(
         stack("decoder", 1, "EncDecAttention", kind="cross", causal=False, keys=decoder_sizes),
         readout=readout or Readout(("shared",)),
     )
-
-
-# -- vision and audio ---------------------------------------------------------------------------
-
-
-def vit(
-    *prefixes: str,
-    at: str = "encoder.layer.{layer}.",
-    new: str | None = "layers.{layer}.",
-    before: str = "layernorm_before",
-    scale: str | None = None,
-    value_bias_name: str | None = None,
-    **stack: Any,
-) -> Architecture:
-    """ViT's names, those of old files (`attention.attention.value`) and, if any, the new ones."""
-    also = Naming(
-        f"{new}attention.v_proj",
-        f"{new}attention.o_proj",
-        f"{new}{before}",
-        prefixes=("", *prefixes),
-        scale=scale and f"{new}{scale}",
-    )
-    return one(
-        "vision",
-        f"{at}attention.attention.value",
-        f"{at}attention.output.dense",
-        f"{at}{before}",
-        prefixes=("", *prefixes),
-        scale=scale and f"{at}{scale}",
-        value_bias_name=value_bias_name and f"{at}{value_bias_name}",
-        also=() if new is None else (also,),
-        **{"value_bias": flag("qkv_bias", True), "causal": False, **stack},
-    )
-
-
-def clip_stack(
-    name: str,
-    *,
-    within: tuple[str, ...] = (),
-    norm: str = "layer_norm1",
-    **stack: Any,
-) -> Architecture:
-    """One encoder with CLIP's names: `encoder.layers.N.self_attn.out_proj`, pre-norm, biases."""
-    return bart_stack(
-        name,
-        norm=norm,
-        before=True,
-        **{
-            "at": "encoder.layers.{layer}.",
-            "prefixes": ("", *within),
-            "causal": name == "text",
-            "within": within,
-            **stack,
-        },
-    )
-
-
-def conformer(name: str, at: str, **stack: Any) -> Architecture:
-    """A speech encoder whose projections are called `linear_v` and `linear_out`; pre-norm."""
-    fields: dict[str, Any] = {"before": True, "causal": False, **stack}
-    return bart_stack(name, at=at, value="linear_v", output="linear_out", **fields)
-
-
-def wav2vec2(
-    *prefixes: str,
-    at: str = "encoder.layers.{layer}.",
-    norm: str = "layer_norm",
-    **stack: Any,
-) -> Architecture:
-    """wav2vec 2.0's names; the norm stands before the block with `do_stable_layer_norm`."""
-    rule = Switch("do_stable_layer_norm", False, "pre", "post")
-    return one(
-        "audio",
-        f"{at}attention.v_proj",
-        f"{at}attention.out_proj",
-        f"{at}{norm}",
-        f"{at}{norm}",
-        prefixes=("", *prefixes),
-        **{"placement": rule, "causal": False, **stack},
-    )
-
-
-def in_proj(
-    name: str,
-    at: str,
-    before: str | None = None,
-    after: str | None = None,
-    **stack: Any,
-) -> Architecture:
-    """`torch.nn.MultiheadAttention` at `at`: `in_proj_weight` stacked `[q; k; v]`, `out_proj`."""
-    fields: dict[str, Any] = {"layout": "stacked", **stack}
-    return one(name, f"{at}in_proj_weight", f"{at}out_proj", before, after, **fields)
-
-
-# -- models of several towers -------------------------------------------------------------------
-
-LANGUAGE = ("language_model.", "text_model.")
-VISION = ("vision_tower.", "visual.", "vision_model.", "vision_backbone.", "image_encoder.")
-AUDIO = ("audio_tower.", "audio_model.", "audio_encoder.")
-
-
-def towers(*parts: Tower) -> Architecture:
-    """A model whose parts are models of their own, each by the row of its section's model_type."""
-    return Architecture(towers=parts)
-
-
-def text_tower(
-    path: str = "text_config", model_type: str | None = None, within: tuple[str, ...] = ()
-) -> Tower:
-    """The language model of a composite; its tokens are the composite's.
-
-    Without `within` it is whatever the other towers are not.
-    """
-    return Tower("text", (path,), within, model_type, readout=True)
-
-
-def vision_tower(
-    path: str = "vision_config", model_type: str | None = None, within: tuple[str, ...] = VISION
-) -> Tower:
-    """The image encoder of a composite."""
-    return Tower("vision", (path,), within, model_type)
-
-
-def audio_tower(
-    path: str = "audio_config", model_type: str | None = None, within: tuple[str, ...] = AUDIO
-) -> Tower:
-    """The sound encoder of a composite."""
-    return Tower("audio", (path,), within, model_type)
-
-
-GRANITE_SCALE = "residual_multiplier"
-MINICPM_SCALE = (Factor("scale_depth"), Factor("num_hidden_layers", -0.5))

@@ -6,18 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.encoders import GLOBAL_VALUES
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     ATTENTION_BIAS,
-    bart,
-    bart_stack,
-    conformer,
     cross,
     each,
-    llama,
     named,
     several,
+)
+from eigenlens.circuit.architectures.encoders import GLOBAL_VALUES
+from eigenlens.circuit.architectures.patterns import (
+    bart,
+    bart_stack,
+    llama,
     t5,
+)
+from eigenlens.circuit.architectures.sense_patterns import (
+    conformer,
 )
 from eigenlens.circuit.rows import Architecture, Cases, Readout, Switch, Tower, flag
 

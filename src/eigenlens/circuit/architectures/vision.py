@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import clip_stack, each, gpt2, named, several, vit
+from eigenlens.circuit.architectures.bases import (
+    each,
+    named,
+    several,
+)
+from eigenlens.circuit.architectures.patterns import (
+    gpt2,
+)
+from eigenlens.circuit.architectures.sense_patterns import (
+    clip_stack,
+    vit,
+)
 from eigenlens.circuit.architectures.vision_patterns import (
     QKV_BIAS,
     attended,

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import NORM_ON_OUTPUT, bart, bert, cross, one
+from eigenlens.circuit.architectures.bases import (
+    NORM_ON_OUTPUT,
+    cross,
+    one,
+)
+from eigenlens.circuit.architectures.patterns import (
+    bart,
+    bert,
+)
 from eigenlens.circuit.layouts import Geometry
 from eigenlens.circuit.rows import Architecture, Naming, Rule, Slot, Slots, Stack, Stages, flag
 

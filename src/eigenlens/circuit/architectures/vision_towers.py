@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.architectures.patterns import (
+from eigenlens.circuit.architectures.bases import (
     ATTENTION_BIAS,
-    bart_stack,
-    bert,
-    clip_stack,
     each,
-    in_proj,
     named,
     several,
     towers,
+)
+from eigenlens.circuit.architectures.patterns import (
+    bart_stack,
+    bert,
+)
+from eigenlens.circuit.architectures.sense_patterns import (
+    clip_stack,
+    in_proj,
     vit,
 )
 from eigenlens.circuit.architectures.vision_patterns import (
