@@ -41,7 +41,7 @@ def test_the_table_sets_predicted_beside_observed() -> None:
     assert max(map(len, text.splitlines())) <= 100
     rows = {line[:36].strip(): line[36:].split() for line in text.splitlines()}
     assert rows["outcome"] == ["rotation", "rotation"]
-    assert rows["angle (rad per step)"] == ["1.1904", "1.1912"]
+    assert rows["angle (rad per step)"] == ["1.190", "1.191"]
     predicted, observed = (float(x) for x in rows["disagreement per step"])
     assert predicted == pytest.approx(observed, rel=0.02)
     assert "ends in the plane of -0.133±2.169i" in text
@@ -199,3 +199,12 @@ def test_markup_in_a_name_is_only_text() -> None:
     assert "[red]x$y$" in printed(evil)
     assert "\x1b" not in printed(evil)
     assert simulation_figure(evil, Path("a.png")).startswith(b"\x89PNG")
+
+
+def test_choices_are_those_of_the_library() -> None:
+    from eigenlens.cli.simulate import FormName, NormName
+    from eigenlens.dynamics.simulate import FORMS
+    from eigenlens.live.replay import NORMS
+
+    assert tuple(NormName) == NORMS
+    assert tuple(FormName) == ("auto", *FORMS)

@@ -387,3 +387,21 @@ def test_matrices_need_no_torch() -> None:
 
 def test_layer_maps_and_live_maps_are_of_one_kind() -> None:
     assert LayerMap.__call__.__annotations__.keys() == LiveMap.__call__.__annotations__.keys()
+
+
+def test_fused_attention_runs_and_foretells_what_needs_no_weights() -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = BY_NAME["bert"].config()
+    config.num_hidden_layers = 1
+    model = transformers.AutoModel.from_config(config, attn_implementation="sdpa").double().eval()
+    found = simulate_model(model, n_tokens=N, steps=4)
+    predicted = found.outcome.predicted
+    assert found.options["mask"] == "auto"
+    assert predicted is None or predicted.disagreement_rate is None
+    model.set_attn_implementation("eager")
+    eager = simulate_model(model, n_tokens=N, steps=4)
+    np.testing.assert_allclose(found.final, eager.final, atol=1e-12)
+    assert eager.options["mask"] == "full"

@@ -82,6 +82,28 @@ def test_different_layers_end_at_the_leading_direction_of_their_product() -> Non
     assert [s["layer"] for s in found.trajectory[1:5]] == [0, 1, 2, 0]
 
 
+@pytest.mark.parametrize(("first", "second"), [(0.6 + 0.9j, 0.9 + 0.3j), (1.1, 0.4)])
+def test_rates_of_different_layers_are_those_of_a_step(first: complex, second: complex) -> None:
+    """Layers with common eigenvectors, so that the multipliers of the pass are their products."""
+    layers = np.stack([with_spectrum([v, v / 2, -0.2])[0] for v in map(_real, (first, second))])
+    outcome = simulate_matrices(layers, n_tokens=6, steps=200).outcome
+    m = (1 + first) * (1 + second)
+    assert outcome.predicted is not None
+    assert outcome.predicted.disagreement_rate == pytest.approx(abs(m) ** -0.5)
+    if m.imag:
+        assert outcome.predicted.angle_per_step == pytest.approx(np.angle(m) / 2)
+        assert outcome.observed.angle_per_step == pytest.approx(np.angle(m) / 2, rel=1e-3)
+    others = [(1 + first / 2) * (1 + second / 2), 0.64]
+    rate = (max(map(abs, others)) / abs(m)) ** 0.5
+    assert outcome.predicted.alignment_rate == pytest.approx(rate)
+    assert outcome.observed.alignment_rate == pytest.approx(rate, rel=4e-3)
+    assert outcome.observed.disagreement_rate == pytest.approx(abs(m) ** -0.5, rel=0.03)
+
+
+def _real(v: complex) -> Any:
+    return v if complex(v).imag else complex(v).real
+
+
 def test_rare_outcomes_are_counted() -> None:
     q = orthogonal(np.random.default_rng(0).standard_normal((3, 3)))
     F = q @ np.diag([1.0, 0.2, 0.1]) @ q.T

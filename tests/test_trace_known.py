@@ -72,6 +72,19 @@ def test_albert_rxn_reaches_the_leading_plane() -> None:
     assert wrong.layers[49].gamma < 0.9
 
 
+@pytest.mark.slow
+def test_smollm2_raw_and_folded() -> None:
+    """A GGUF of 30 layers takes most of a minute to open."""
+    session = open_session("sample:smollm2")
+    for operator, gain in (("raw", 0.0045), ("folded", 0.023)):
+        found = eigenlens.trace(
+            session, prompt_set("s8"), operator=operator, nulls=False, tie_tolerance=0.0
+        )
+        assert np.mean([x.gain for x in found.layers]) == pytest.approx(gain, abs=0.0005)
+        if operator == "raw":
+            assert sum(x.rho > 0.5 for x in found.layers) == 18
+
+
 @pytest.fixture(scope="module")
 def random_weights() -> Session:
     """A six-layer BERT of width 64 with normal weights: nothing was learned."""

@@ -137,7 +137,7 @@ def trace(
         int | None,
         typer.Option(
             metavar="N",
-            help="Random directions, at least 200; by default 40 a layer, 200 to 2000.",
+            help="Random directions, at least 200; by default 1000, or 40 a layer.",
             show_default=False,
         ),
     ] = None,

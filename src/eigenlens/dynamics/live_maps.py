@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Complex, Float
 
+from eigenlens.blas import threads_for
 from eigenlens.dynamics.maps import Form, StateMap
 from eigenlens.dynamics.masks import Mask
 from eigenlens.errors import OptionError
@@ -24,6 +25,8 @@ DENSE_LIMIT = 400
 """Coordinates n d up to which a Jacobian is formed whole."""
 JACOBIAN_LIMIT = 40_000
 """Coordinates n d above which no Jacobian is looked at."""
+SMALL_STEP = 1 << 29
+"""Multiplications in a step of a layer up to which one thread is quicker than several."""
 _EVEN = 1e-4
 
 
@@ -135,6 +138,26 @@ def running(session: Session, maps: Sequence[LiveMap]) -> Iterator[None]:
             handles.append(place.output.register_forward_hook(_taking_off(bias)))
         with hooked(handles):
             yield
+
+
+@contextmanager
+def quick_threads(session: Session, tokens: int) -> Iterator[None]:
+    """One thread, in torch and in numpy, for states of few `tokens` (of all starts).
+
+    Waking others for a product of a millisecond costs more than they give, tenfold on a busy
+    machine.
+    """
+    torch, d = session.torch, session.places[0].plan.geometry.d_model
+    usual = torch.get_num_threads()
+    if session.device.type != "cpu" or 8 * tokens * d * d > SMALL_STEP:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        with threads_for(d):
+            yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 def _taking_off(bias: Any) -> Any:

@@ -17,7 +17,14 @@ from eigenlens.dynamics.effective import (
     effective_matrix,
     find_target,
 )
-from eigenlens.dynamics.live_maps import LiveMap, Sight, live_multipliers, running, sight
+from eigenlens.dynamics.live_maps import (
+    LiveMap,
+    Sight,
+    live_multipliers,
+    quick_threads,
+    running,
+    sight,
+)
 from eigenlens.dynamics.maps import Form
 from eigenlens.dynamics.masks import Mask, parse_mask
 from eigenlens.dynamics.matrices import random_starts
@@ -147,66 +154,68 @@ def simulate_model(
             tokenizer=texts is not None,
         )
     )
-    session, warnings = _one_stack(session, stack)
-    ids, more = _prompt_ids(session, texts, token_ids, starts, n_tokens, seed)
-    warnings += more
-    calls, reference = _calls(session, ids, layers, ffn)
-    form_ = _form(form, calls[0], variant)
-    if mask != "auto":
-        chosen = parse_mask(mask)
-        n = int(calls[0].before.shape[1])
-        calls = [with_mask(session, call, chosen.allowed(n)) for call in calls]
-    X, start = _starts(session, reference, ids, variant, starts, states, random_states, seed)
-    if X.shape[1] != int(calls[0].before.shape[1]):
-        raise ShapeError(
-            f"states have {X.shape[1]} tokens, the pass that masks and positions come from has "
-            f"{calls[0].before.shape[1]}: give n_tokens={X.shape[1]}"
-        )
-    maps = [LiveMap(session, call, form_, variant) for call in calls]
-    circuits = [session.circuit(call.place) for call in calls]
-    operator, note = _operator(circuits, norm)
-    warnings += note
-    order = ORDER_OF[form_]
-    whole, own = _targets(circuits, form_, order, operator, tie_tolerance)
-    sights = [sight(session, call, variant) for call in calls]
-    foretold = None
-    if _linear(circuits, variant, form_):
-        foretold = foretell(whole, form_, _common(sights), X.shape[1], len(maps))
-    names = {str(s.mask) if s.mask is not None else "auto" for s in sights}
-    shown = mask if mask != "auto" else " and ".join(sorted(names))
-    with running(session, maps):
-        return finish(
-            {**describe(session.checkpoint), "stack": calls[0].place.plan.stack},
-            {
-                "form": form_,
-                "norm": norm,
-                "radius": variant.length(X.shape[2]) if norm == "l2" else None,
-                "bias": bias,
-                "ffn": ffn,
-                "mask": shown,
-                "steps": steps,
-                "starts": len(X),
-                "n_tokens": X.shape[1],
-                "start": start,
-                "layers": [call.place.plan.layer for call in calls],
-                "order": order,
-                "operator": operator,
-                "dtype": str(session.dtype).removeprefix("torch."),
-                "tie_tolerance": tie_tolerance,
-                "seed": seed,
-            },
-            maps,
-            X,
-            steps,
-            whole,
-            own,
-            foretold,
-            tolerance or Tolerance(),
-            progress,
-            noise=float(session.torch.finfo(session.dtype).eps),
-            multipliers=live_multipliers,
-            warnings=warnings,
-        )
+    many = starts or len(texts or token_ids or [0])
+    with quick_threads(session, many * n_tokens):
+        session, warnings = _one_stack(session, stack)
+        ids, more = _prompt_ids(session, texts, token_ids, starts, n_tokens, seed)
+        warnings += more
+        calls, reference = _calls(session, ids, layers, ffn)
+        form_ = _form(form, calls[0], variant)
+        if mask != "auto":
+            chosen = parse_mask(mask)
+            n = int(calls[0].before.shape[1])
+            calls = [with_mask(session, call, chosen.allowed(n)) for call in calls]
+        X, start = _starts(session, reference, ids, variant, starts, states, random_states, seed)
+        if X.shape[1] != int(calls[0].before.shape[1]):
+            raise ShapeError(
+                f"states have {X.shape[1]} tokens, the pass that masks and positions come from has "
+                f"{calls[0].before.shape[1]}: give n_tokens={X.shape[1]}"
+            )
+        maps = [LiveMap(session, call, form_, variant) for call in calls]
+        circuits = [session.circuit(call.place) for call in calls]
+        operator, note = _operator(circuits, norm)
+        warnings += note
+        order = ORDER_OF[form_]
+        whole, own = _targets(circuits, form_, order, operator, tie_tolerance)
+        sights = [sight(session, call, variant) for call in calls]
+        foretold = None
+        if _linear(circuits, variant, form_):
+            foretold = foretell(whole, form_, _common(sights), X.shape[1], len(maps))
+        names = {str(s.mask) if s.mask is not None else "auto" for s in sights}
+        shown = mask if mask != "auto" else " and ".join(sorted(names))
+        with running(session, maps):
+            return finish(
+                {**describe(session.checkpoint), "stack": calls[0].place.plan.stack},
+                {
+                    "form": form_,
+                    "norm": norm,
+                    "radius": variant.length(X.shape[2]) if norm == "l2" else None,
+                    "bias": bias,
+                    "ffn": ffn,
+                    "mask": shown,
+                    "steps": steps,
+                    "starts": len(X),
+                    "n_tokens": X.shape[1],
+                    "start": start,
+                    "layers": [call.place.plan.layer for call in calls],
+                    "order": order,
+                    "operator": operator,
+                    "dtype": str(session.dtype).removeprefix("torch."),
+                    "tie_tolerance": tie_tolerance,
+                    "seed": seed,
+                },
+                maps,
+                X,
+                steps,
+                whole,
+                own,
+                foretold,
+                tolerance or Tolerance(),
+                progress,
+                noise=float(session.torch.finfo(session.dtype).eps),
+                multipliers=live_multipliers,
+                warnings=warnings,
+            )
 
 
 def _variant(norm: str, radius: float | str, bias: bool, ffn: bool) -> Variant:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Complex, Float
 
+from eigenlens.blas import threads_for
 from eigenlens.dynamics.effective import ORDER_OF, Target, effective_matrix, find_target
 from eigenlens.dynamics.maps import Form, StateMap, l2_map
 from eigenlens.dynamics.masks import Mask, parse_mask
@@ -269,9 +270,11 @@ def finish(
     that flips), or None; by default from differences of the maps.
     """
     form = maps[0].form
-    run = iterate(maps, X, steps, whole.basis, [target.basis for target in own], progress, noise)
-    found = outcomes(run, form, tolerance)
-    summary = summarise(run, found, whole, foretold, form, tolerance)
+    bases = [target.basis for target in own]
+    with threads_for(X.shape[2]):
+        run = iterate(maps, X, steps, whole.basis, bases, progress, noise)
+        found = outcomes(run, form, tolerance)
+        summary = summarise(run, found, whole, foretold, form, tolerance)
     stability = None
     if form == "normalised":
         stability = _stability(maps, run, found[0], multipliers or _by_differences)

@@ -49,10 +49,12 @@ def outcomes(run: Run, form: Form, tolerance: Tolerance) -> list[Outcome]:
 
 def _under_way(run: Run, start: int, outcome: Outcome, tolerance: Tolerance) -> bool:
     """Whether tokens still come together, or to the target, by a tenth in the later half."""
-    kind = run.misalignment if outcome.label in TOGETHER else run.disagreement
+    together = outcome.label in TOGETHER
+    kind = run.misalignment if together else run.disagreement
     last, middle = run.last_pass, run.last_pass // 2 // run.depth * run.depth
     now, before = float(kind[last, start]), float(kind[middle, start])
-    return now > 5 * tolerance.angle and abs(now - before) > 0.1 * before
+    far = now > (5 if together else 1) * tolerance.angle
+    return far and abs(now - before) > 0.1 * before
 
 
 def basins(found: list[Outcome]) -> tuple[Share, ...]:

@@ -149,8 +149,9 @@ def _slope(
     clean = np.flatnonzero((values > floor) & (values < top) & (steps > 0))
     if clean.size < 4:
         return False
-    clean = clean[clean.size // 3 :]
     time = np.log(steps[clean]) if stream else steps[clean]
+    late = time >= time[0] + (time[-1] - time[0]) / 3
+    clean, time = clean[late], time[late]
     middle = float(np.median(np.log(values[clean]) - slope * time))
     line = np.exp(middle + slope * time) * 1.6
     ax.plot(steps[clean], line, color=colour, ls=(0, (4, 2)), lw=1.4)

@@ -79,10 +79,10 @@ def _rates(result: Simulation) -> Table:
         row("alignment exponent", p.exponent, seen.exponent, "+.3f")
         unit = "rad per log step"
     else:
-        row("disagreement per step", p.disagreement_rate, seen.disagreement_rate, ".4f")
-        row("alignment per step", p.alignment_rate, seen.alignment_rate, ".4f")
+        row("disagreement per step", p.disagreement_rate, seen.disagreement_rate, ".3f")
+        row("alignment per step", p.alignment_rate, seen.alignment_rate, ".3f")
         unit = "rad per step"
-    row(f"angle ({unit})", p.angle_per_step, seen.angle_per_step, ".4f")
+    row(f"angle ({unit})", p.angle_per_step, seen.angle_per_step, ".3f")
     return table
 
 
@@ -159,7 +159,8 @@ def _clusters(result: Simulation, since: str) -> str:
 def _none(result: Simulation, since: str) -> str:
     if result.outcome.balanced:
         return "Tokens spread out until their directions sum to nearly 0"
-    return "Tokens did not gather"
+    cosine = result.trajectory[-1]["cosine"]
+    return f"Tokens did not become one direction (mean cosine {cosine:.3f})"
 
 
 _HAPPENED: dict[str, Callable[[Simulation, str], str]] = {

@@ -14,7 +14,7 @@ from eigenlens.live.replay import mix
 from eigenlens.live.session import Session
 from eigenlens.live.states import scaled
 from eigenlens.measure.alignment import AlignmentSums, Targets
-from eigenlens.measure.nulls import Null, haar_orthogonal, random_bases
+from eigenlens.measure.nulls import MIN_DIRECTIONS, Null, haar_orthogonal, random_bases
 from eigenlens.tracing.moves import Move
 from eigenlens.tracing.options import TraceOptions
 from eigenlens.tracing.targets import LayerTarget
@@ -33,6 +33,7 @@ NULLS: dict[str, str] = {
 ROTATIONS = 8
 """Random rotations of F that `matched_spectrum` is the mean over."""
 
+_BASES = 1 << 24  # numbers in all random bases of one kind, 128 MB
 _TOGETHER = 1 << 24  # numbers in the temporaries of rotations that are one batch
 
 Key = tuple[str, int, str]
@@ -192,7 +193,8 @@ def plan_nulls(
         d, k = target.basis.shape
         kind = (d, k, target.complement)
         if kind not in shared:
-            bases = random_bases(d, k, m, options.seed)
+            fitting = max(MIN_DIRECTIONS, min(m, _BASES // (d * k)))
+            bases = random_bases(d, k, fitting, options.seed)
             shared[kind] = Targets(bases, complement=target.complement, dtype="float32")
         if key in circuits and d not in turns:
             turns[d] = tuple(haar_orthogonal(d, options.seed + i) for i in range(ROTATIONS))

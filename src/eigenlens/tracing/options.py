@@ -20,7 +20,8 @@ MODES: dict[str, str] = {
 """Ways to measure, and what each compares."""
 
 LEAST_K = 8
-MOST_DIRECTIONS = 2000
+USUAL_DIRECTIONS = 1000
+MOST_DIRECTIONS = 4000
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class TraceOptions:
     nulls
         Also what the measures are without an effect (section 6 of the theory).
     directions
-        Random directions; None takes 200, or more where a correction over many layers needs them.
+        Random directions; None takes 1000, or more where a correction over many layers needs them
+        (planes of many dimensions: fewer, at least 200, so that they fit into memory).
     bootstrap
         Resamples of the prompts.
     drop_sinks
@@ -97,11 +99,11 @@ class TraceOptions:
                 "free"
             )
         if self.directions is not None and not (
-            MIN_DIRECTIONS <= self.directions <= 10 * MOST_DIRECTIONS
+            MIN_DIRECTIONS <= self.directions <= 5 * MOST_DIRECTIONS
         ):
             raise OptionError(
                 f"{self.directions} random directions: allowed are {MIN_DIRECTIONS} to "
-                f"{10 * MOST_DIRECTIONS}"
+                f"{5 * MOST_DIRECTIONS}"
             )
         if self.bootstrap < 1:
             raise OptionError(f"{self.bootstrap} bootstrap resamples: give at least 1, as 1000")
@@ -144,4 +146,4 @@ class TraceOptions:
         """How many random directions: the smallest Holm-adjusted p, rows/(m + 1), is below .025."""
         if self.directions is not None:
             return self.directions
-        return min(MOST_DIRECTIONS, max(MIN_DIRECTIONS, 40 * n_rows))
+        return min(MOST_DIRECTIONS, max(USUAL_DIRECTIONS, 40 * n_rows))
