@@ -90,7 +90,12 @@ def test_stacks_and_cross_attention_are_told_apart() -> None:
     result, circuits = spectra()
     text = spectrum_sentences(result)
     names = {t.split(":")[0] for t in text}
-    assert names == {"encoder", "decoder", "decoder cross"}
+    assert names == {
+        "encoder",
+        "decoder",
+        "decoder cross",
+        "Cross attention reads the states of another stack",
+    }
     shown = io.StringIO()
     Console(width=WIDTH, file=shown).print(spectrum_view(result))
     lines = [" ".join(x.split()) for x in shown.getvalue().splitlines()]

@@ -27,17 +27,62 @@ TITLES = {
     "audio": "Sound",
     "composites": "Models of several towers",
 }
+RULES = """## A type of one's own
+
+`--architecture rules.toml` describes a model whose names are not in the table; unknown keys are
+errors. `eigenlens inspect MODEL --architecture rules.toml --verify` checks it where transformers
+can build the model. `.weight` and `.bias` follow the names; a prefix such as `model.` is found.
+
+```toml
+[[stack]]
+name = "decoder"                            # or encoder, vision, ...
+value = "layers.{layer}.attn.v"             # or the fused projection that holds the values
+output = "layers.{layer}.attn.o"
+norm_before = "layers.{layer}.norm1"        # norm_after for a post-norm
+placement = "pre"                           # pre, post, parallel, sandwich: it decides the order
+norm_kind = "rmsnorm"                       # or layernorm
+layout = "separate"                         # see below
+value_bias = false                          # whether the projections have biases
+output_bias = { key = "use_bias", default = false, yes = true, no = false }
+
+[keys]
+n_heads = ["num_q_heads"]                   # config keys, where they are not the usual ones
+```
+
+## Words
+
+| layout | how the stored projection holds the values |
+|---|---|
+| `separate` | a projection of their own |
+| `stacked` | `[q; k; v]`, each with its own width |
+| `kv_stacked` | `[k; v]` |
+| `per_head` | head by head `[q, k, v]` (GPT-NeoX, BLOOM) |
+| `kv_per_head` | head by head `[k, v]` |
+| `per_group` | per KV head `[q, ..., q, k, v]` (Falcon) |
+| `blocks_of_four` | four blocks of `[q, v, k]` (CodeGen) |
+| `interleaved` | dimension by dimension q, k, v |
+| `..._conv1d` | the same, stored (in, out) as in GPT-2 |
+
+*norm stands*: `post` on the sum of residual and output; `pre` before the values; `parallel` before
+attention and feed-forward at once; `sandwich` on the attention output before the sum (mostly with
+one before the values too).
+"""
 INTRO = """# Architectures
 
 Written by tools/write_architectures.py from the table in `eigenlens.circuit.architectures`; do not
 edit. *verified*: on a tiny random model in float64, every F agrees with the running model to 1e-10
-at one token, at equal tokens, and head by head where attention is returned. A model type that is
-not here can be described in a file of rules (`--architecture rules.toml`).
+at one token, at equal tokens, and head by head where attention is returned. What is not supported
+is [at the end](#refused-and-why), with the reason; a model type that is not here can be described
+in a [file of rules](#a-type-of-ones-own).
 """
 
 
 def words(rule: Any) -> str:
     """A fact, or the facts that the config chooses from."""
+    if isinstance(rule, Switch) and rule.no is None:
+        return f"if `{rule.key}` is set: {words(rule.yes)}"
+    if isinstance(rule, Switch) and rule.yes is None:
+        return f"unless `{rule.key}` is set: {words(rule.no)}"
     if isinstance(rule, Switch):
         return f"{words(rule.yes)} or {words(rule.no)} (`{rule.key}`)"
     if isinstance(rule, Cases):
@@ -91,6 +136,7 @@ def text() -> str:
     lines = ["| model type | reason |", "|---|---|"]
     lines += [f"| `{model_type}` | {REFUSED[model_type]} |" for model_type in sorted(REFUSED)]
     parts.append("\n".join(lines) + "\n")
+    parts.append(RULES)
     return "\n".join(parts)
 
 

@@ -7,7 +7,7 @@ the eigenvalues agree, their left eigenvectors are the right ones here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -120,8 +120,8 @@ class OVCircuit:
     ([[2.0, 0.0], [0.0, 0.0]], [[2.0]])
     """
 
-    W_V: Float[np.ndarray, "r d_in"]
-    W_O: Float[np.ndarray, "d_out hd"]
+    W_V: Float[np.ndarray, "r d_in"] = field(repr=False)
+    W_O: Float[np.ndarray, "d_out hd"] = field(repr=False)
     n_heads: int
     n_kv_heads: int
     head_dim: int
@@ -129,12 +129,12 @@ class OVCircuit:
     layer: int = 0
     kind: Kind = "self"
     steps: int = 1
-    b_V: Float[np.ndarray, "r"] | None = None
-    b_O: Float[np.ndarray, "d_out"] | None = None
+    b_V: Float[np.ndarray, "r"] | None = field(default=None, repr=False)
+    b_O: Float[np.ndarray, "d_out"] | None = field(default=None, repr=False)
     output_scale: float | Float[np.ndarray, "d_out"] = 1.0
     placement: Placement | None = None
-    norm_in: Norm | None = None
-    norm_out: Norm | None = None
+    norm_in: Norm | None = field(default=None, repr=False)
+    norm_out: Norm | None = field(default=None, repr=False)
     rectangular: bool = False
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from eigenlens.report.words import (
     spectrum_sentences,
     steps_text,
 )
-from eigenlens.spectra.orders import ORDERS
+from eigenlens.spectra.orders import ORDERS, resolve_order
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
 WIDTH = 100
@@ -56,7 +56,7 @@ def spectrum_view(result: Spectrum) -> RenderableType:
     for stack in stacks:
         layers = [x for x in result.layers if x.stack == stack]
         parts.append(_layers_table(layers, inert(stack) if len(stacks) > 1 else None))
-    parts.append(Text(" ".join(spectrum_sentences(result))))
+    parts += [Text(sentence) for sentence in spectrum_sentences(result)]
     if result.layers:
         parts.append(Text(columns_legend(result.layers[0].order), style="dim"))
     with_heads = [x for x in result.layers if x.heads is not None]
@@ -80,8 +80,16 @@ def _heading(result: Spectrum) -> Text:
         first = result.layers[0]
         text.append(
             f"\noperator {first.operator}, leading by {first.order} ({ORDERS[first.order].meaning})"
+            + _unusual(first.order, m["placement"])
         )
     return text
+
+
+def _unusual(order: str, placement: str | None) -> str:
+    """A remark where the order is not the one that suits the model."""
+    if placement is None or order == resolve_order("auto", placement).name:
+        return ""
+    return f"\n(asked for: this model is {placement}-norm, where order auto takes another)"
 
 
 def _sizes(m: dict[str, Any]) -> str:
@@ -223,8 +231,11 @@ def _tokens_table(layers: Sequence[LayerSpectrum]) -> Iterator[RenderableType]:
 
 
 def _token_list(tokens: Sequence[tuple[str, float]]) -> Text:
-    """Tokens between quotes, so that leading spaces show; no markup is read from them."""
-    return Text(" ".join(f"'{inert(t)}'" for t, _ in tokens))
+    """Tokens between quotes, so that leading spaces show; no markup is read from them.
+
+    Their own spaces do not break, so that a line ends between tokens only.
+    """
+    return Text(" ".join(f"'{inert(t)}'".replace(" ", "\u00a0") for t, _ in tokens))
 
 
 _INSPECT_LEGEND = (
@@ -242,11 +253,10 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
     m = record["model"]
     heading = Text()
     heading.append(inert(str(m["source"])), style="bold")
-    heading.append(
-        f"  {inert(str(m['model_type']))}, {m['n_layers']} layers, {_sizes(m)} ({m['norm']})"
-    )
-    parts: list[RenderableType] = [heading]
     layers = record["layers"]
+    count = f"{len(layers)} layer{'s' * (len(layers) != 1)}"
+    heading.append(f"  {inert(str(m['model_type']))}, {count}, {_sizes(m)} ({m['norm']})")
+    parts: list[RenderableType] = [heading]
     verified = any(x["verified"] is not None for x in layers)
     columns = [
         ("layer", "right"),
@@ -265,10 +275,10 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
     for x in layers:
         bias = "+".join(b for b in ("V", "O") if x["bias"][b]) or "none"
         row: list[str | Text] = [
-            f"{x['stack']} {x['layer']}",
+            f"{x['stack']}.{'cross.' * (x['kind'] == 'cross')}{x['layer']}",
             str(x["steps"]),
             x["layout"],
-            f"{x['rank']} of {m['d_model']}",
+            f"{x['rank']} of {x['d_out']}",
             f"{x['output_scale']:g}",
             bias,
         ]
@@ -276,12 +286,11 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
             row += _verified_cells(x["verified"])
         table.add_row(*row)
     parts.append(table)
-    names = layers[0]["tensors"] if layers else {}
-    for role, name in names.items():
-        if name is not None:
-            parts.append(Text(f"{role:>8}  {inert(name)}", style="dim"))
-    if len(layers) > 1:
-        parts.append(Text("(the names of the first layer; the others differ in the number)"))
+    parts += list(_tensor_names(layers))
+    for note in dict.fromkeys(note for x in layers for note in x["notes"]):
+        where = [x for x in layers if note in x["notes"]]
+        some = "" if len(where) == len(layers) else f" ({len(where)} of {len(layers)} layers)"
+        parts.append(Text(f"note{some}: {inert(note)}"))
     for s in record["skipped"]:
         parts.append(Text(f"{s['stack']} layer {s['layer']} left out: {s['reason']}"))
     if verified:
@@ -295,6 +304,20 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
         )
     parts.append(Text(_INSPECT_LEGEND + (_VERIFY_LEGEND if verified else ""), style="dim"))
     return Group(*parts)
+
+
+def _tensor_names(layers: Sequence[dict[str, Any]]) -> Iterator[Text]:
+    """The tensors of the first layer of every stack and kind."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for x in layers:
+        groups.setdefault((x["stack"], x["kind"]), []).append(x)
+    for (stack, kind), group in groups.items():
+        if len(groups) > 1 or len(group) > 1:
+            cross = ".cross" * (kind == "cross")
+            yield Text(f"{inert(stack)}{cross}.{group[0]['layer']}:", style="dim")
+        for role, name in group[0]["tensors"].items():
+            if name is not None:
+                yield Text(f"{role:>8}  {inert(name)}", style="dim")
 
 
 def _verified_cells(v: dict[str, Any] | None) -> list[str | Text]:

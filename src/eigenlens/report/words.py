@@ -78,19 +78,29 @@ def layer_list(names: Sequence[int], limit: int = 6) -> str:
     return ", ".join(parts[:limit]) + more
 
 
+_CROSS = (
+    "Cross attention reads the states of another stack: its regime is that of F alone, no token "
+    "passes it twice."
+)
+
+
 def spectrum_sentences(result: Spectrum) -> list[str]:
     """What the table means, in plain words."""
     layers = result.layers
     if not layers:
         return ["No layer has an attention matrix with a spectrum here."]
     if len(layers) == 1:
-        return _one_layer(layers[0])
+        return [" ".join(_one_layer(layers[0]))]
     groups: dict[str, list[LayerSpectrum]] = {}
     for layer in layers:
         groups.setdefault(f"{layer.stack}{' cross' * (layer.kind == 'cross')}", []).append(layer)
     if len(groups) == 1:
-        return _many_layers(layers)
-    return [f"{name}: {text}" for name, group in groups.items() for text in _many_layers(group)]
+        texts = [" ".join(_many_layers(layers))]
+    else:
+        texts = [f"{name}: {' '.join(_many_layers(group))}" for name, group in groups.items()]
+    if any(layer.kind == "cross" for layer in layers):
+        texts.append(_CROSS)
+    return texts
 
 
 def _many_layers(layers: Sequence[LayerSpectrum]) -> list[str]:

@@ -17,10 +17,10 @@ from eigenlens.spectra.orders import Order
 from eigenlens.spectra.solvers import Eigenpairs
 
 REGIMES: dict[str, str] = {
-    "real_dominant": "one direction leads: tokens tilt towards it",
-    "complex_dominant": "a complex pair leads: tokens turn in a plane",
-    "flip": "the leader reverses sign each step: tokens agree and flip",
-    "near_degenerate": "several directions tie: tokens settle in their span",
+    "real_dominant": "one direction leads: iterated, it would gather all tokens",
+    "complex_dominant": "a complex pair leads: iterated, tokens would turn in a plane",
+    "flip": "the leader reverses sign each step: iterated, tokens would agree and flip",
+    "near_degenerate": "several directions tie: iterated, tokens would settle in their span",
     "no_consensus": "nothing is amplified: no direction attracts the tokens",
 }
 """Regime and what it means, "as if this layer were iterated"."""

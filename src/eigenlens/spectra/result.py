@@ -124,10 +124,10 @@ class LayerSpectrum:
     dtype: str
     solver: str
     eigenvalues: Complex[np.ndarray, "k"]
-    residuals: Float[np.ndarray, "k"]
-    relative_residuals: Float[np.ndarray, "k"]
-    conditions: Float[np.ndarray, "k"]
-    error_bars: Float[np.ndarray, "k"]
+    residuals: Float[np.ndarray, "k"] = field(repr=False)
+    relative_residuals: Float[np.ndarray, "k"] = field(repr=False)
+    conditions: Float[np.ndarray, "k"] = field(repr=False)
+    error_bars: Float[np.ndarray, "k"] = field(repr=False)
     regime: str
     target: str
     gap: float | None
@@ -142,8 +142,8 @@ class LayerSpectrum:
     right_vectors: Complex[np.ndarray, "d m"] = field(repr=False)
     left_vectors: Complex[np.ndarray, "d m"] = field(repr=False)
     target_vectors: Float[np.ndarray, "d t"] = field(repr=False)
-    heads: tuple[HeadSpectrum, ...] | None = None
-    tokens: dict[str, Tokens] | None = None
+    heads: tuple[HeadSpectrum, ...] | None = field(default=None, repr=False)
+    tokens: dict[str, Tokens] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -184,6 +184,7 @@ class LayerSpectrum:
             "angle": self.angle,
             "angle_unit": self.angle_unit,
             "steps_to_separate": self.steps_to_separate,
+            "separate_unit": "depth factor" if self.order == "real" else "steps",
             "spectral_norm": self.spectral_norm,
             "frobenius_norm": self.frobenius_norm,
             "solver": self.solver,
@@ -264,6 +265,7 @@ class Spectrum:
                         "angle": layer.angle,
                         "angle_unit": layer.angle_unit,
                         "steps_to_separate": layer.steps_to_separate,
+                        "separate_unit": "depth factor" if layer.order == "real" else "steps",
                         "spectral_norm": layer.spectral_norm,
                         "frobenius_norm": layer.frobenius_norm,
                         "solver": layer.solver,
