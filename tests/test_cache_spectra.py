@@ -18,6 +18,8 @@ from eigenlens.cli.app import app
 from eigenlens.errors import ShapeError
 from eigenlens.samples import sample_path
 from eigenlens.spectra import analyse as analyse_module
+from eigenlens.tensors import safetensors_file
+from eigenlens.tensors.files import identity
 
 
 @pytest.fixture
@@ -118,10 +120,17 @@ def test_changed_files_are_computed_anew(folder: Path, tmp_path: Path, computed:
     assert status.st_size == weights.stat().st_size
 
 
-def test_only_verification_sees_a_change_that_hides(
-    folder: Path, tmp_path: Path, computed: list[int]
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_change_whose_time_is_put_back(
+    folder: Path,
+    tmp_path: Path,
+    computed: list[int],
+    hidden: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Same inode, size and time: a change made to deceive, which the identity cannot tell."""
+    """The inode's own time tells it; where nothing does (`hidden`), only the content can."""
+    if hidden:
+        monkeypatch.setattr(safetensors_file, "identity", lambda path: "the same")
     cache = Cache(tmp_path / "c")
     weights = folder / "model.safetensors"
     status = weights.stat()
@@ -132,13 +141,67 @@ def test_only_verification_sees_a_change_that_hides(
         file.seek(start)
         file.write(bytes(length // 2))
     os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
-    stale = eigenlens.spectrum(folder, layers=[0], cache=cache).layers[0]
-    np.testing.assert_array_equal(stale.eigenvalues, kept.eigenvalues)
-    assert computed == [0]
+    if hidden:
+        stale = eigenlens.spectrum(folder, layers=[0], cache=cache).layers[0]
+        np.testing.assert_array_equal(stale.eigenvalues, kept.eigenvalues)
+        assert computed == [0]
     fresh = eigenlens.spectrum(folder, layers=[0], cache=cache, verify_cache=True).layers[0]
     assert computed == [0, 0]
     assert abs(fresh.eigenvalues[0] - kept.eigenvalues[0]) > 1e-3
     eigenlens.spectrum(folder, layers=[0], cache=cache, verify_cache=True)
+    assert computed == [0, 0]
+
+
+def test_a_folder_that_is_called_blobs_is_no_hub(tmp_path: Path, computed: list[int]) -> None:
+    cache = Cache(tmp_path / "c")
+    for name in ("bert-tiny", "albert-tiny"):
+        folder = shutil.copytree(sample_path(name), tmp_path / name / "blobs")
+        assert identity(Path(folder) / "model.safetensors").startswith("file ")
+        eigenlens.spectrum(folder, layers=[0], cache=cache)
+    assert computed == [0, 0]
+    blob = tmp_path / "models--a--b" / "blobs" / ("0a" * 32)
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(b"1234")
+    link = tmp_path / "model.safetensors"
+    link.symlink_to(blob)
+    assert identity(link) == f"blob {'0a' * 32} 4"
+
+
+def test_scores_through_another_head_are_computed_anew(
+    tmp_path: Path, computed: list[int], tiny: Any
+) -> None:
+    """Whether the head is the embedding is said by config.json alone."""
+    cache = Cache(tmp_path / "c")
+    folder = tmp_path / "opt"
+    tiny("opt").save_pretrained(folder)
+    path = folder / "config.json"
+    found = []
+    for tied in (True, False):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": tied}))
+        result = eigenlens.spectrum(folder, layers=[0], per_head=True, cache=cache)
+        found.append([h.copying_score for h in result.layers[0].heads or ()])
+    assert computed == [0, 0]
+    assert found[0] != found[1]
+
+
+def test_a_vocabulary_that_changed_unseen(
+    tmp_path: Path, computed: list[int], tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors_file, "identity", lambda path: "the same")
+    cache, folder = Cache(tmp_path / "c"), tmp_path / "opt"
+    tiny("opt").save_pretrained(folder)
+    options: dict[str, Any] = {"layers": [0], "per_head": True, "cache": cache}
+    eigenlens.spectrum(folder, **options)
+    weights = folder / "model.safetensors"
+    store = safetensors_file.SafetensorsFile(weights)
+    name = next(n for n in store.names() if n.endswith("embed_tokens.weight"))
+    start, length, _ = store.span(name)
+    content = bytearray(weights.read_bytes())
+    content[start : start + length // 2] = bytes(length // 2)
+    weights.write_bytes(content)
+    eigenlens.spectrum(folder, **options)
+    assert computed == [0]
+    eigenlens.spectrum(folder, verify_cache=True, **options)
     assert computed == [0, 0]
 
 
@@ -171,6 +234,14 @@ def test_the_command_uses_the_cache_unless_told_not_to(folder: Path, computed: l
     assert first.stdout == third.stdout
     assert CliRunner().invoke(app, ["spectrum", str(folder), "--verify-cache"]).exit_code == 0
     assert len(computed) == 10
+
+
+def test_a_cache_in_the_home_of_nobody_is_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EIGENLENS_CACHE", "~nobody-of-this-name/x")
+    assert CliRunner().invoke(app, ["spectrum", str(folder), "--layers", "0"]).exit_code == 0
 
 
 def test_a_cache_that_cannot_be_used_is_a_warning(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from eigenlens.cli.app import app
+from eigenlens.samples import sample_path
 
 TINY = "sample:albert-tiny"
 DEVICE = Path("/dev/full")
@@ -250,3 +252,27 @@ def test_tables_and_json_at_every_scale(tmp_path: Path, size: float) -> None:
         raise AssertionError(name)
 
     assert json.loads(found, parse_constant=refuse)["schema"] == "eigenlens.spectrum/1"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_the_models_own_files_are_not_written_over(tmp_path: Path, name: str) -> None:
+    folder = Path(shutil.copytree(sample_path("bert-tiny"), tmp_path / "model"))
+    before = (folder / name).read_bytes()
+    option = "--out" if name.endswith("json") else "--vectors"
+    result = run("spectrum", folder, option, folder / name)
+    assert result.exit_code == 1
+    assert "is a file of the model itself" in result.stderr
+    assert (folder / name).read_bytes() == before
+    assert run("spectrum", folder, "--out", folder / "spectrum.json").exit_code == 0
+    assert run("spectrum", folder, "--out", folder / "spectrum.json").exit_code == 0
+
+
+def test_a_closed_stdout_is_told() -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {sys.executable} -m eigenlens spectrum {TINY} --format json >&-"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["eigenlens: cannot write to stdout: it is closed"]

@@ -41,12 +41,20 @@ def default_folder() -> Path:
     """Where results are kept: ``EIGENLENS_CACHE``, else the system's place for user caches."""
     chosen = os.environ.get("EIGENLENS_CACHE")
     if chosen:
-        return Path(chosen).expanduser()
+        return _home(chosen)
     if sys.platform == "darwin":
-        return Path("~/Library/Caches/eigenlens").expanduser()
+        return _home("~/Library/Caches/eigenlens")
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "eigenlens" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "eigenlens"
+        return _home(os.environ.get("LOCALAPPDATA", "~")) / "eigenlens" / "cache"
+    return _home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "eigenlens"
+
+
+def _home(text: str) -> Path:
+    """A path with ``~`` filled in; left as it is for a user who does not exist."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,19 @@ class Readout:
         return self._first(self.row.embedding) is not None
 
     @property
+    def roles(self) -> dict[str, str]:
+        """Which tensor plays which part in `copying_map`, and how the head is read."""
+        if not self.has_vocabulary:
+            return {}
+        named = {
+            "embedding": self._embedding,
+            "unembedding": self._unembedding[0],
+            "lift": self._lift_name,
+            "down": self._first(self.row.unembedding_map),
+        }
+        return {"mode": self._mode} | {role: name for role, name in named.items() if name}
+
+    @property
     def tensors(self) -> tuple[str, ...]:
         """Names of the matrices that `copying_map` is made of; empty without an embedding."""
         if not self.has_vocabulary:

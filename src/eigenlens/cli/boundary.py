@@ -75,6 +75,8 @@ def _writing_stdout() -> Iterator[None]:
     SourceError
         stdout takes no more, other than for a reader that left.
     """
+    if sys.stdout is None:  # closed by whoever started the program
+        raise SourceError("cannot write to stdout: it is closed")
     try:
         yield
         sys.stdout.flush()
@@ -133,7 +135,7 @@ def emit(
 
     from eigenlens.report.tables import WIDTH
 
-    terminal = sys.stdout.isatty()
+    terminal = sys.stdout is not None and sys.stdout.isatty()
     _encode(None, "replace")
     console = Console(width=None if terminal else WIDTH, highlight=False, markup=False, emoji=False)
     with _writing_stdout():

@@ -39,12 +39,13 @@ def inspect(
     with boundary(debug):
         from eigenlens.circuit.checkpoint import open_checkpoint
         from eigenlens.circuit.inspection import inspect as look
-        from eigenlens.report.serialise import SUFFIXES, check_target
+        from eigenlens.report.serialise import SUFFIXES, check_apart, check_target
         from eigenlens.report.tables import inspect_view
 
         if out is not None:
             check_target(out, list(SUFFIXES))
         checkpoint = open_checkpoint(model, architecture)
+        check_apart([out], checkpoint.source)
         result = look(checkpoint)
         if verify:
             from eigenlens.live.verify import verify as run

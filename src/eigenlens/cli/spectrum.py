@@ -116,7 +116,7 @@ def spectrum(
     with boundary(debug):
         from eigenlens.cache import Cache
         from eigenlens.circuit.checkpoint import open_checkpoint
-        from eigenlens.report.serialise import SUFFIXES, check_target
+        from eigenlens.report.serialise import SUFFIXES, check_apart, check_target
         from eigenlens.spectra.analyse import spectrum as compute
         from eigenlens.spectra.estimate import calibrate, dense_warning, estimate, layer_costs
         from eigenlens.spectra.options import SpectrumOptions
@@ -142,6 +142,7 @@ def spectrum(
         options = SpectrumOptions(k, order.value, **asked)
         with progress_bar(quiet) as progress:
             checkpoint = open_checkpoint(model, architecture)
+            check_apart([out, vectors], checkpoint.source)
             if dry_run:
                 cost = estimate(checkpoint, options, stack=stack, layers=chosen)
             else:

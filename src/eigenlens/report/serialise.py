@@ -7,14 +7,18 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from eigenlens.errors import MissingDependencyError, OptionError, SourceError
 from eigenlens.inert import inert, inert_cell
+
+if TYPE_CHECKING:
+    from eigenlens.tensors.source import Source
 
 
 class Result(Protocol):
@@ -98,6 +102,7 @@ def _parquet(result: Result) -> bytes:
     return sink.getvalue()
 
 
+_OF_A_MODEL = re.compile(r"config|index|tokenizer|vocab|special_tokens|merges|\.bin$|\.gguf$")
 FORMATS: dict[str, Callable[[Result], str]] = {"json": to_json, "csv": to_csv}
 """Text formats for stdout, besides the table."""
 
@@ -136,6 +141,28 @@ def check_target(path: Path, suffixes: Sequence[str]) -> None:
     place = path.resolve()
     if not os.access(place if place.exists() else place.parent, os.W_OK):
         raise SourceError(f"cannot write {inert(str(path))!r}: Permission denied")
+
+
+def check_apart(targets: Sequence[Path | None], source: Source | None) -> None:
+    """Refuse to write over a file of the model that is read.
+
+    Raises
+    ------
+    OptionError
+        A target is one of the model's weight files, or its config, index or vocabulary.
+    """
+    if source is None or source.folder is None:
+        return
+    folder = source.folder.resolve()
+    for target in targets:
+        if target is None or not target.exists() or target.resolve().parent != folder:
+            continue
+        weights = {source.store.info(name).where for name in source.store.names()}
+        name = target.resolve().name
+        if name in weights or target.name in weights or _OF_A_MODEL.search(name):
+            raise OptionError(
+                f"{inert(str(target))!r} is a file of the model itself; write to another place"
+            )
 
 
 def file_bytes(result: Result, path: Path) -> bytes:

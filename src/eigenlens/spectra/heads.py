@@ -94,12 +94,13 @@ def trace_ratio(
     return float(np.trace(core)) / total if total > 0 else None
 
 
-def vocabulary_tensors(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Names of the tensors that copying scores depend on."""
+def vocabulary_roles(checkpoint: Checkpoint) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What copying scores depend on: which tensor has which part, and the names of all."""
     try:
-        return checkpoint.readout.tensors
+        readout = checkpoint.readout
     except OptionError:
-        return ()
+        return {}, ()
+    return readout.roles, readout.tensors
 
 
 def vocabulary_map(checkpoint: Checkpoint) -> Float[np.ndarray, "d d"] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,15 @@ from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.layouts import Layout
 from eigenlens.circuit.plans import LayerPlan
-from eigenlens.spectra.heads import vocabulary_tensors
+from eigenlens.spectra.heads import vocabulary_roles
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.result import LayerSpectrum
 from eigenlens.spectra.stored import pack, unpack
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever a change of code changes what is computed or kept."""
 
+_ROWS = 4096  # of a vocabulary that are hashed at once
 _AFTERWARDS = ("decode",)  # options that act on a finished spectrum
 
 
@@ -65,7 +67,7 @@ class Remembered:
         entry = None if key is None else self.cache.get(key)
         if entry is None:
             return None
-        if self.verify and entry.record.get("content") != content(read()):
+        if self.verify and entry.record.get("content") != self._content(read()):
             return None
         try:
             return unpack(entry.record["layer"], entry.arrays)
@@ -77,7 +79,24 @@ class Remembered:
         key = self.key(item)
         if key is not None:
             record, arrays = pack(layer)
-            self.cache.put(key, {"layer": record, "content": content(circuit)}, arrays)
+            self.cache.put(key, {"layer": record, "content": self._content(circuit)}, arrays)
+
+    def _content(self, circuit: OVCircuit) -> list[str]:
+        """Hashes of what the result comes from: the layer, and the vocabulary if it is used."""
+        return [content(circuit), *([self._vocabulary] if self.options.per_head else [])]
+
+    @cached_property
+    def _vocabulary(self) -> str:
+        digest = hashlib.sha256()
+        _, names = vocabulary_roles(self.checkpoint)
+        source = self.checkpoint.source
+        for name in names if source is not None else ():
+            store = source.store  # type: ignore[union-attr]
+            rows = store.info(name).shape[0]
+            for start in range(0, rows, _ROWS):
+                block = store.read(name, slice(start, min(start + _ROWS, rows)))
+                digest.update(np.ascontiguousarray(block).view(np.uint8).data)
+        return digest.hexdigest()
 
     def key(self, item: LayerPlan | OVCircuit) -> dict[str, Any] | None:
         """What the result depends on; None for what has no identity."""
@@ -87,8 +106,10 @@ class Remembered:
         if source is None or isinstance(item, OVCircuit):
             return None
         names = list(item.tensors)
+        roles: dict[str, str] = {}
         if self.options.per_head:
-            names += vocabulary_tensors(self.checkpoint)
+            roles, vocabulary = vocabulary_roles(self.checkpoint)
+            names += vocabulary
         identities = {name: source.store.info(name).identity for name in names}
         if None in identities.values():
             return None
@@ -104,6 +125,7 @@ class Remembered:
             "numpy": np.__version__,
             "plan": plain(item),
             "tensors": identities,
+            "vocabulary": roles,
             "options": options,
         }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import numpy as np
 from eigenlens.errors import FormatError, OptionError, ShapeError
 from eigenlens.inert import inert
 
+# A blob of the hub's cache is named by the hash of what it holds: SHA-256, or git's SHA-1.
+_HUB_BLOB = re.compile(r"/(?:models|datasets)--[^/]+/blobs/(?:[0-9a-f]{64}|[0-9a-f]{40})$")
 JSON_LIMIT = 100 * 1024 * 1024
 
 
@@ -44,19 +47,20 @@ def file_size(path: Path) -> int:
 
 
 def identity(path: Path) -> str:
-    """What tells a file's content: the hash of a hub blob, else device, inode, size and time.
+    """What tells a file's content: the hash of a hub blob, else device, inode, size and times.
 
-    The second tells every ordinary change of a file, but not one made to deceive: whoever doubts
-    compares the content.
+    The second tells every ordinary change of a file: the time of the last change of its inode goes
+    on even where the time of the content is put back. Whoever doubts compares the content.
     """
     try:
         real = path.resolve()
         status = real.stat()
     except OSError as error:
         raise unreadable(path, error) from error
-    if real.parent.name == "blobs":
+    if _HUB_BLOB.search(real.as_posix()):
         return f"blob {real.name} {status.st_size}"
-    return f"file {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+    return f"file {status.st_dev} {status.st_ino} {status.st_size} {times}"
 
 
 def read_bytes(
