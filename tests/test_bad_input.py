@@ -220,3 +220,27 @@ def test_hostile_names_do_nothing(folder: Path, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.stderr
         assert "\x1b" not in result.stdout + result.stderr
         assert "[red]" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("attention.self.value.lora_A.default.weight", "lora_A.*adapter.*merge it"),
+        ("attention.output.dense.lora_B.weight", "lora_B.*adapter.*merge it"),
+        ("attention.self.value.weight_g", "weight_g.*weight norm"),
+    ],
+)
+def test_weights_that_would_be_passed_over(
+    folder: Path, tmp_path: Path, name: str, pattern: str
+) -> None:
+    change_tensors(lambda t: t.update({f"encoder.layer.0.{name}": np.ones((2, D))}))(folder)
+    refused(pattern, folder, out=tmp_path / "out.json")
+
+
+def test_layers_that_the_config_does_not_count_are_said(folder: Path) -> None:
+    change_config(num_hidden_layers=1)(folder)
+    result = run(folder, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    (skipped,) = json.loads(result.stdout)["skipped"]
+    assert skipped["layer"] == 1
+    assert "num_hidden_layers=1" in skipped["reason"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.circuit.rules import parse_rules, read_rules
-from eigenlens.errors import EigenlensError, FormatError, SourceError
+from eigenlens.errors import ArchitectureError, EigenlensError, FormatError, SourceError
 from eigenlens.live.verify import verify
 
 LLAMA = """
@@ -102,3 +102,123 @@ def test_no_text_is_more_than_an_error(text: str) -> None:
         except FormatError as error:
             message = str(error)
         assert "\n" not in message
+
+
+PLAIN = """
+[[stack]]
+value = "layers.{layer}.self_attn.v_proj"
+output = "layers.{layer}.self_attn.o_proj"
+norm_before = "layers.{layer}.norm"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ('output_scale = "a//b//c"', "expected a config key"),
+        ('output_scale = "..."', "expected a config key"),
+        ('output_scale = "/"', "expected a config key"),
+        ('output_scale = "=x"', "output_scale: '=x' is no literal"),
+        ('output_scale = "=NaN"', "a number of at most"),
+        ('output_scale = "=1e999"', "a number of at most"),
+        ('output_scale = "=[1]"', "a number after '='"),
+        ('value_scale = "=1e308"', "a number of at most"),
+        ("gain_offset = nan", "a number of at most"),
+        ('per_layer = ["zzz"]', "per_layer is 'zzz'.*n_heads"),
+        ('name = "a\\nb"', r"name is 'a\\nb'.*control"),
+        ('notes = ["\\u001b[31m"]', "control characters"),
+        ('placement = "post"', "placement is 'post' without norm_after"),
+        ('placement = "sandwich"', "placement is 'sandwich' without norm_after"),
+        (
+            'placement = { key = "a", default = false, yes = "post", no = "pre" }',
+            "placement is 'post' without norm_after",
+        ),
+        ('causal = { key = "=x", default = false, yes = true, no = false }', "causal.key: '=x'"),
+        ('[keys]\nn_heads = [""]', "n_heads is ''"),
+        ('[keys]\nn_layers = ["=x"]', "'=x' is no literal"),
+        (f'[keys]\nn_layers = ["={"9" * 5000}"]', "'=999.* is no literal"),
+        (f'[keys]\nn_layers = ["={"[" * 5000}"]', r"'=\[\[.* is no literal"),
+        ("[readout]\nembedding = []", "at least one name"),
+        ('[readout]\nembedding = [""]', "at least one name"),
+    ],
+)
+def test_values_that_make_no_sense(line: str, match: str) -> None:
+    assert parse_rules(PLAIN)
+    with pytest.raises(FormatError, match=match) as caught:
+        parse_rules(PLAIN + line)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+def test_rules_in_rules_end() -> None:
+    rule = "true"
+    for _ in range(9):
+        rule = f'{{ key = "a", default = false, yes = true, no = {rule} }}'
+    with pytest.raises(FormatError, match="8 deep"):
+        parse_rules(f"{PLAIN}causal = {rule}")
+
+
+@pytest.mark.parametrize("name", ["{{layer}}", "}{layer}{", "{layer}}", "{layer!r}"])
+def test_names_have_no_other_braces(name: str) -> None:
+    with pytest.raises(FormatError, match="no other braces"):
+        parse_rules(PLAIN.replace("{layer}", name))
+
+
+def test_where_the_norms_are_is_stated_or_named() -> None:
+    bare = "\n".join(line for line in PLAIN.splitlines() if "norm" not in line)
+    with pytest.raises(FormatError, match="state the placement"):
+        parse_rules(bare)
+    assert parse_rules(bare + '\nplacement = "parallel"').stacks[0].placement == "parallel"
+    after = PLAIN.replace("norm_before", "norm_after")
+    assert [parse_rules(text).stacks[0].placement for text in (PLAIN, after)] == ["pre", "post"]
+
+
+@pytest.mark.parametrize("field", ["output_scale", "value_scale"])
+def test_a_scale_that_the_config_does_not_state(field: str, tiny: Any) -> None:
+    state, config = unknown(tiny("llama"))
+    config = {**config, "residual_multiplier": 0.22, "listed": [1, 2]}
+
+    def opened(key: str) -> Any:
+        rules = parse_rules(LLAMA.replace("[readout]", f'{field} = "{key}"\n[readout]'))
+        return open_checkpoint((state, config), rules)
+
+    assert getattr(opened("residual_multiplier").plans[0], field) == 0.22
+    assert getattr(opened("#listed").plans[0], field) == 2
+    with pytest.raises(FormatError, match=r"nearest: 'residual_multiplier'"):
+        opened("residual_multiplyer")
+    for key in ("#model_type", "no.where", "/absent"):
+        with pytest.raises(FormatError, match=f"does not state '{key}'"):
+            opened(key)
+    with pytest.raises(FormatError, match="'nobody_has_seen_it': expected a number"):
+        opened("model_type")
+    config["residual_multiplier"] = 1e308
+    with pytest.raises(FormatError, match="at most 1e"):
+        opened("residual_multiplier")
+
+
+def test_a_scale_of_our_own_row_has_its_default() -> None:
+    from eigenlens.circuit.architectures import ARCHITECTURES
+
+    factors = ARCHITECTURES["granite"].stacks[0].output_scale
+    assert isinstance(factors, str) or all(f.default == 1.0 for f in factors or ())
+
+
+def test_rules_without_a_stack_that_exists(tiny: Any) -> None:
+    rules = parse_rules(LLAMA.replace("[readout]", "exists = false\n[readout]"))
+    with pytest.raises(ArchitectureError, match="'exists' holds"):
+        open_checkpoint(unknown(tiny("llama")), rules)
+
+
+def test_a_scaled_value_is_not_rounded(tiny: Any) -> None:
+    state, config = unknown(tiny("llama"))
+    state = {name: array.astype(np.float32) for name, array in state.items()}
+
+    def values(scale: float) -> np.ndarray:
+        rules = LLAMA.replace("[readout]", f'value_scale = "={scale}"\n[readout]')
+        return open_checkpoint((state, config), parse_rules(rules)).circuits()[0].W_V
+
+    plain = values(1.0)
+    assert values(0.5).dtype == np.float32
+    np.testing.assert_array_equal(values(0.5), plain * 0.5)
+    np.testing.assert_array_equal(values(0.3), plain.astype(np.float64) * 0.3)
+    assert not np.array_equal(values(0.3), plain * np.float32(0.3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import frexp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -284,8 +285,11 @@ def read_circuit(plan: LayerPlan, store: TensorStore) -> OVCircuit:
     if b_V is not None and not plan.bias_alone:
         b_V = plan.layout.read_bias(g, b_V)
     if plan.value_scale != 1.0:
-        W_V = upcast(W_V, _wide(W_V)) * plan.value_scale
-        b_V = b_V if b_V is None else upcast(b_V, _wide(b_V)) * plan.value_scale
+        # A power of two leaves every float32 as exact as it was; any other product rounds.
+        exact = abs(frexp(plan.value_scale)[0]) == 0.5
+        W_V = upcast(W_V, _wide(W_V) if exact else "float64") * plan.value_scale
+        if b_V is not None:
+            b_V = upcast(b_V, _wide(b_V) if exact else "float64") * plan.value_scale
     scale: float | Float[np.ndarray, "d"] = plan.output_scale
     if plan.scale is not None:
         scale = plan.output_scale * upcast(_finite(plan.scale, store)).reshape(-1)
@@ -310,14 +314,14 @@ def read_circuit(plan: LayerPlan, store: TensorStore) -> OVCircuit:
 
 
 def read_norm(plan: NormPlan | None, d: int, store: TensorStore) -> Norm | None:
-    """Read a norm with its effective gain: offset + w in float32 or wider; 1 if it has none."""
+    """Read a norm with its effective gain: offset + w in float64; 1 if it has none."""
     if plan is None:
         return None
     if plan.gain is None:
         return Norm(plan.kind, np.ones(d), None, plan.module)
     gain = _finite(plan.gain, store)
     if plan.offset:
-        gain = upcast(gain, _wide(gain)) + plan.offset
+        gain = upcast(gain, "float64") + plan.offset
     bias = None if plan.bias is None else _finite(plan.bias, store)
     return Norm(plan.kind, gain.reshape(-1), None if bias is None else bias.reshape(-1), plan.gain)
 

@@ -18,6 +18,7 @@ from eigenlens.errors import ArchitectureError, FormatError
 from eigenlens.inert import inert
 
 ABSENT = object()
+LONGEST_LITERAL = 64
 
 
 @cache
@@ -32,6 +33,24 @@ def class_defaults(model_type: Any) -> Mapping[str, Any]:
     if not isinstance(model_type, str):
         return {}
     return _all_defaults().get(model_type, {})
+
+
+def literal(key: str) -> Any:
+    """What a key that starts with `=` says itself.
+
+    Raises
+    ------
+    FormatError
+        If it is not JSON, or longer than any number.
+    """
+    try:
+        if len(key) > LONGEST_LITERAL:
+            raise ValueError(f"{len(key)} characters")
+        return json.loads(key[1:])
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            f"'{inert(key[:40])}' is no literal: expected '=' and a number, as in '=4'"
+        ) from error
 
 
 class Config(Mapping[str, Any]):
@@ -84,13 +103,13 @@ class Config(Mapping[str, Any]):
         Raises
         ------
         FormatError
-            If a sum or quotient is asked of what is no number.
+            If a sum or quotient is asked of what is no number, or a literal is not JSON.
         """
         if key.startswith("="):
-            return json.loads(key[1:])
+            return literal(key)
         if key.startswith("#"):
             listed = self.get(key[1:])
-            return len(listed) if isinstance(listed, (list, tuple, str)) else ABSENT
+            return len(listed) if isinstance(listed, (list, tuple)) else ABSENT
         if key.startswith("+") or "//" in key:
             return self._made(key)
         here, name = self._place(key)
@@ -106,6 +125,8 @@ class Config(Mapping[str, Any]):
         values = [self.get(part, ABSENT) for part in parts]
         if any(value is ABSENT for value in values):
             return ABSENT
+        if len(parts) > 2:
+            raise FormatError(f"'{inert(key)[:80]}' has {len(parts)} parts: a quotient has two")
         numbers = values[0] if key.startswith("+") else values
         if not isinstance(numbers, (list, tuple)) or not all(
             type(n) is int and 0 < n < 2**31 for n in numbers

@@ -10,15 +10,17 @@ from typing import Any
 
 from eigenlens.circuit.circuit import NormKind, Placement
 from eigenlens.circuit.layouts import LAYOUTS, Geometry, expect_shape, output_shape
+from eigenlens.circuit.left_over import beside, check_left_over, uncounted
 from eigenlens.circuit.naming import bias_name, find_naming, weight_name
 from eigenlens.circuit.plans import LayerPlan, NormPlan, Skipped, StackPlan
 from eigenlens.circuit.rows import Factor, Naming, Slot, Stack, decide
-from eigenlens.errors import FormatError
+from eigenlens.errors import FormatError, nearest
 from eigenlens.inert import inert
 from eigenlens.tensors.store import TensorStore
 
 # Checkpoints older than 2020 call a norm's weight and bias gamma and beta.
 GAIN_NAMES, BIAS_NAMES = ("weight", "gamma"), ("bias", "beta")
+LARGEST_SCALE = 1e6
 
 
 def plan_stack(
@@ -63,6 +65,8 @@ def plan_stack(
             layers.append(planner.plan(slot))
         else:
             skipped.append(Skipped(stack.name, slot.layer, reason))
+    counted = dict(geometry.keys).get("n_layers", "n_layers")
+    skipped += uncounted(stack, naming, prefix, geometry.n_layers, counted, names)
     return StackPlan(stack, naming, prefix, geometry, config, tuple(layers), tuple(skipped))
 
 
@@ -95,6 +99,10 @@ class _Planner:
     @cached_property
     def _others(self) -> Mapping[str, str]:
         return {template.removesuffix("."): why for template, why in self.stack.others.items()}
+
+    @cached_property
+    def _beside(self) -> Mapping[str, tuple[str, bool]]:
+        return beside(self.names)
 
     @cached_property
     def _modules(self) -> frozenset[str]:
@@ -147,13 +155,14 @@ class _Planner:
             orientation=stack.output_orientation,
             geometry=g,
             causal=decide(stack.causal, self.config),
-            output_scale=self._scale(),
+            output_scale=self._scale(stack.output_scale),
             scale=self._need(self._module(naming.scale or "", slot)) if scaled else None,
-            value_scale=self._number(stack.value_scale, 1.0) if stack.value_scale else 1.0,
+            value_scale=self._scale(stack.value_scale),
             bias_alone=alone,
             notes=tuple(note for note in notes if note is not None),
         )
         self._check(plan)
+        check_left_over(plan, stack, self.store, self.names, self._beside)
         return plan
 
     def _check(self, plan: LayerPlan) -> None:
@@ -226,18 +235,34 @@ class _Planner:
         present = [name for name in names if name in self.names]
         return self._need((present or names)[0])
 
-    def _scale(self) -> float:
-        rule = self.stack.output_scale
+    def _scale(self, rule: str | tuple[Factor, ...] | None) -> float:
         factors = (Factor(rule),) if isinstance(rule, str) else rule or ()
         scale = 1.0
         for factor in factors:
-            scale *= self._number(factor.key, factor.default) ** factor.power
+            number = self._number(factor.key, factor.default)
+            if factor.power != 1.0 and number <= 0:
+                raise FormatError(
+                    f"config key {factor.key!r} is {number:g}: expected a positive number"
+                )
+            scale *= number**factor.power
         return scale
 
-    def _number(self, key: str, default: float) -> float:
+    def _number(self, key: str, default: float | None) -> float:
         number = self.config.get(key)
         if number is None:
-            return default
+            if default is not None:
+                return default
+            raise FormatError(
+                f"the config does not state '{inert(key)}', which the rules name as a scale"
+                f"{inert(nearest(key, self.config))}: correct the key, or leave the scale out"
+            )
         if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise FormatError(f"config key {key!r} is {inert(repr(number))}: expected a number")
+            raise FormatError(
+                f"config key {key!r} is {inert(repr(number))[:80]}: expected a number"
+            )
+        if not abs(number) <= LARGEST_SCALE:
+            raise FormatError(
+                f"config key {key!r} is {inert(repr(number))[:80]}: expected a number of at most "
+                f"{LARGEST_SCALE:g}"
+            )
         return float(number)

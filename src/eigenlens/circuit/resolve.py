@@ -92,7 +92,7 @@ def plan_model(
         model_type = str(config.get("model_type", "the rule file's model"))
     parts, skipped = _parts(model_type, architecture, Config(config), readout=True)
     if not parts:
-        raise ArchitectureError(f"{model_type}: {skipped[0].reason}")
+        raise ArchitectureError(f"{inert(model_type)}: {_first(skipped)}")
     plans: list[StackPlan] = []
     absent: list[ArchitectureError] = []
     names = store.names()
@@ -116,8 +116,15 @@ def plan_model(
     if not any(plan.layers for plan in plans):
         if absent:
             raise absent[0]
-        raise ArchitectureError(f"{model_type} has no F: {skipped[0].reason}")
+        raise ArchitectureError(f"{inert(model_type)} has no F: {_first(skipped)}")
     return plans, skipped
+
+
+def _first(skipped: list[Skipped]) -> str:
+    """Why there is no circuit."""
+    if skipped:
+        return skipped[0].reason
+    return "of its stacks none is there under this config: give one for which 'exists' holds"
 
 
 def _parts(

@@ -221,11 +221,14 @@ class Naming:
 
 @dataclass(frozen=True)
 class Factor:
-    """A number from the config, raised to a power; part of an output scale."""
+    """A number from the config, raised to a power; part of a scale.
+
+    `default` holds where the config does not state it; None: it must be stated.
+    """
 
     key: str
     power: float = 1.0
-    default: float = 1.0
+    default: float | None = 1.0
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,7 @@ class Stack:
     layer_scale
         Whether the tensor that a naming's `scale` names is in use.
     value_scale
-        Config key of a factor on the values; part of F.
+        The same for a factor on the values; part of F.
     config_path, keys, defaults
         Sub-config of a composite model, config-key aliases, and sizes where the config class's
         defaults (`defaults.json`) are not what the model assumes.
@@ -324,7 +327,7 @@ class Stack:
     slots: Slots = one_each
     output_scale: str | tuple[Factor, ...] | None = None
     layer_scale: Rule[bool] = True
-    value_scale: str | None = None
+    value_scale: str | tuple[Factor, ...] | None = None
     config_path: tuple[str, ...] = ()
     keys: Mapping[str, Rule[tuple[str, ...]]] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)

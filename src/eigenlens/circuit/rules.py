@@ -24,13 +24,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from eigenlens.circuit.circuit import KINDS, NORM_KINDS, PLACEMENTS
+from eigenlens.circuit.circuit import KINDS, NORM_KINDS, PLACEMENTS, Placement
+from eigenlens.circuit.config import literal
 from eigenlens.circuit.layouts import LAYOUTS, Orientation
-from eigenlens.circuit.rows import KEYS, Architecture, Naming, Readout, Stack, Switch
+from eigenlens.circuit.rows import KEYS, Architecture, Factor, Naming, Readout, Stack, Switch
 from eigenlens.errors import FormatError, SourceError, nearest
 from eigenlens.inert import inert
 
 LARGEST_FILE = 1 << 20
+DEEPEST_RULE = 8
+PER_LAYER = tuple(size for size in KEYS if size not in ("d_model", "n_layers"))
+_NAME = r"[\w-]+(?:\.[\w-]+)*"
+_KEY = re.compile(rf"[#+]?/?{_NAME}|/?{_NAME}///?{_NAME}")
 Check = Callable[[str, Any], Any]
 
 
@@ -39,14 +44,38 @@ def _fail(where: str, value: Any, allowed: str) -> FormatError:
 
 
 def _text(where: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _fail(where, value, "a text")
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise _fail(where, value, "a text without control characters")
     return value
+
+
+def _config_key(where: str, value: Any) -> str:
+    key = _text(where, value)
+    if key.startswith("="):
+        try:
+            number = literal(key)
+        except FormatError as error:
+            raise FormatError(f"{where}: {error}") from error
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise _fail(where, value, "a number after '='")
+        _number(where, number)
+    elif not _KEY.fullmatch(key):
+        raise _fail(where, value, "a config key: name, section.name, /name, =4, #list, +list, a//b")
+    return key
+
+
+def _config_keys(where: str, value: Any) -> tuple[str, ...]:
+    return tuple(_config_key(where, key) for key in _texts(where, value))
+
+
+def _scale(where: str, value: Any) -> tuple[Factor, ...]:
+    """A row may rely on a model type's defaults; a key that a file names must be stated."""
+    return (Factor(_config_key(where, value), default=None),)
 
 
 def _template(where: str, value: Any) -> str:
     text = _text(where, value)
-    if set(re.findall(r"\{([^{}]*)\}", text)) != {"layer"} or text.count("{") != text.count("}"):
+    if "{layer}" not in text or re.search(r"[{}]", text.replace("{layer}", "")):
         raise _fail(where, value, "a tensor name with {layer} in it, and no other braces")
     return text
 
@@ -58,15 +87,29 @@ def _flag(where: str, value: Any) -> bool:
 
 
 def _number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e6:
-        raise _fail(where, value, "a number")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:
+        raise _fail(where, value, "a number of at most 1e6")
     return float(value)
 
 
 def _texts(where: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
-        raise _fail(where, value, "a list of texts")
+    if not isinstance(value, list) or not all(
+        isinstance(text, str) and text.isprintable() for text in value
+    ):
+        raise _fail(where, value, "a list of texts without control characters")
     return tuple(value)
+
+
+def _named(where: str, value: Any) -> tuple[str, ...]:
+    """At least one text, none of them empty."""
+    texts = _texts(where, value)
+    if not texts or not all(texts):
+        raise _fail(where, value, "a list of at least one name")
+    return texts
+
+
+def _sizes(where: str, value: Any) -> tuple[str, ...]:
+    return tuple(_among(PER_LAYER)(where, size) for size in _texts(where, value))
 
 
 def _among(known: tuple[str, ...]) -> Check:
@@ -80,16 +123,18 @@ def _among(known: tuple[str, ...]) -> Check:
 
 
 def _rule(check: Check) -> Check:
-    def decide(where: str, value: Any) -> Any:
+    def decide(where: str, value: Any, depth: int = 0) -> Any:
         if not isinstance(value, dict):
             return check(where, value)
+        if depth == DEEPEST_RULE:
+            raise FormatError(f"{where[:200]}: rules stand in each other {depth} deep: simplify")
         _known(where, value, ("key", "default", "yes", "no"))
         missing = [k for k in ("key", "default", "yes", "no") if k not in value]
         if missing:
             raise FormatError(f"{where}: a rule needs key, default, yes and no; {missing[0]} lacks")
-        yes, no = (decide(f"{where}.{k}", value[k]) for k in ("yes", "no"))
+        yes, no = (decide(f"{where}.{k}", value[k], depth + 1) for k in ("yes", "no"))
         key, default = (
-            _text(f"{where}.key", value["key"]),
+            _config_key(f"{where}.key", value["key"]),
             _flag(f"{where}.default", value["default"]),
         )
         return Switch(key, default, yes, no)
@@ -119,17 +164,17 @@ STACK: Mapping[str, Check] = {
     "value_bias": _rule(_flag),
     "output_bias": _rule(_flag),
     "causal": _rule(_flag),
-    "output_scale": _text,
-    "value_scale": _text,
+    "output_scale": _scale,
+    "value_scale": _scale,
     "config_path": _texts,
     "exists": _rule(_flag),
-    "per_layer": _texts,
+    "per_layer": _sizes,
     "notes": _texts,
     "within": _texts,
     "outside": _texts,
 }
 READOUT: Mapping[str, Check] = {
-    "embedding": _texts,
+    "embedding": _named,
     "embedding_map": _texts,
     "unembedding": _texts,
     "unembedding_map": _texts,
@@ -160,7 +205,7 @@ def _keys(where: str, table: Any) -> dict[str, tuple[str, ...]]:
     if not isinstance(table, dict):
         raise _fail(where, table, "a table of sizes and their config keys")
     _known(where, table, tuple(KEYS))
-    return {size: _texts(f"{where}: {size}", names) for size, names in table.items()}
+    return {size: _config_keys(f"{where}: {size}", names) for size, names in table.items()}
 
 
 def _stack(where: str, table: Any) -> Stack:
@@ -173,12 +218,37 @@ def _stack(where: str, table: Any) -> Stack:
     naming = Naming(**_fields(where, table, NAMING))
     fields = _fields(where, table, STACK)
     fields.setdefault("name", "decoder")
-    fields.setdefault("placement", "pre" if naming.norm_after is None else "post")
-    if naming.norm_before is not None and naming.norm_after is not None:
-        fields["placement"] = (table.get("placement") and fields["placement"]) or "sandwich"
+    if "placement" not in fields:
+        fields["placement"] = _usual_placement(where, naming)
+    if naming.norm_after is None:
+        for placement in _outcomes(fields["placement"]):
+            if placement in ("post", "sandwich"):
+                raise FormatError(
+                    f"{where}: placement is '{placement}' without norm_after: name the norm on the "
+                    "attention's output"
+                )
     if "keys" in table:
         fields["keys"] = _keys(f"{where}: keys", table["keys"])
     return Stack(namings=(naming,), **fields)
+
+
+def _usual_placement(where: str, naming: Naming) -> Placement:
+    """Where the norms sit that are named."""
+    if naming.norm_before is None and naming.norm_after is None:
+        raise FormatError(
+            f"{where}: neither norm_before nor norm_after is named: name the norms, or state the "
+            f"placement (one of {', '.join(PLACEMENTS)})"
+        )
+    if naming.norm_after is None:
+        return "pre"
+    return "post" if naming.norm_before is None else "sandwich"
+
+
+def _outcomes(rule: Any) -> list[Any]:
+    """All that a rule may say."""
+    if isinstance(rule, Switch):
+        return [*_outcomes(rule.yes), *_outcomes(rule.no)]
+    return [rule]
 
 
 def parse_rules(text: str, where: str = "rules") -> Architecture:
