@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
@@ -19,10 +20,10 @@ from eigenlens.errors import NumericsError
 from eigenlens.spectra.decode import decode_leader
 from eigenlens.spectra.estimate import layer_costs
 from eigenlens.spectra.heads import HeadReader
-from eigenlens.spectra.maps import LinearMap, build_map
+from eigenlens.spectra.maps import LinearMap, build_map, spectral_norm
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.orders import Order, resolve_order, whole_pairs
-from eigenlens.spectra.principal import Principal, find_principal, target_basis
+from eigenlens.spectra.principal import Principal, find_principal, sure_bars, target_basis
 from eigenlens.spectra.remembered import Remembered
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 from eigenlens.spectra.schedule import in_sequence, workers_for
@@ -191,18 +192,21 @@ def analyse(
         No solver reached the tolerance; the message names the layer.
     """
     order = resolve_order(options.order, circuit.placement)
-    a = build_map(circuit, options.operator, options.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+        a = build_map(circuit, options.operator, options.dtype)
     try:
         pairs, principal = leading(a, order, options)
+        if pairs.norm == 0 and options.dtype != "float64":
+            _refuse_underflow(circuit, options)
+        full = pairs.complete
+        frobenius = a.frobenius_norm(exact=full)  # Henrici's departure is a difference of squares
     except NumericsError as error:
         raise NumericsError(f"{circuit.stack} layer {circuit.layer}: {error}") from None
     basis = target_basis(a, pairs, principal)
-    full = pairs.complete
-    frobenius = a.frobenius_norm(exact=full)  # Henrici's departure is a difference of squares
     shown = len(pairs.values) if options.all else whole_pairs(pairs.values, options.k)
     kept = shown if options.keep_vectors else min(whole_pairs(pairs.values, options.k), shown)
     values = pairs.values[:shown]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = pairs.residuals[:shown] * pairs.norm / np.abs(values)
     return LayerSpectrum(
         stack=circuit.stack,
@@ -241,6 +245,12 @@ def analyse(
     )
 
 
+def _refuse_underflow(circuit: OVCircuit, options: SpectrumOptions) -> None:
+    """Raise where F is zero in the dtype only: weights below its range were rounded to 0."""
+    if spectral_norm(build_map(circuit, options.operator, "float64"), options.seed) > 0:
+        raise NumericsError(f"F underflows to 0 in {options.dtype}; use --dtype float64")
+
+
 def leading(a: LinearMap, order: Order, options: SpectrumOptions) -> tuple[Eigenpairs, Principal]:
     """Enough certified pairs for `options`, and the decision that they carry.
 
@@ -268,8 +278,11 @@ def henrici(values: Complex[np.ndarray, "n"], frobenius: float) -> float | None:
     """
     if frobenius == 0:
         return None
-    total = float(np.sum(np.abs(values) ** 2))
-    return float(np.sqrt(max(frobenius**2 - total, 0.0)) / frobenius)
+    size, exponent = math.frexp(frobenius)  # squares of the numbers as they are may overflow
+    values = values.astype(complex)
+    parts = np.ldexp(values.real, -exponent), np.ldexp(values.imag, -exponent)
+    total = float(np.sum(np.hypot(*parts) ** 2))
+    return float(np.sqrt(max(size**2 - total, 0.0)) / size)
 
 
 def negative_fraction(pairs: Eigenpairs, d: int, floor: float = -np.inf) -> float:
@@ -279,7 +292,7 @@ def negative_fraction(pairs: Eigenpairs, d: int, floor: float = -np.inf) -> floa
     error bar.
     """
     real = pairs.values.real
-    return float(np.count_nonzero((real < -pairs.error_bars) & (real >= floor)) / d)
+    return float(np.count_nonzero((real < -sure_bars(pairs)) & (real >= floor)) / d)
 
 
 def _leader(

@@ -6,11 +6,13 @@ phase, and measured against the factors of the map.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Complex, Float, Num
 
+from eigenlens.errors import NumericsError
 from eigenlens.spectra.maps import LinearMap, LowRank, times
 from eigenlens.spectra.orders import Order, leading_first, whole_pairs
 
@@ -47,7 +49,8 @@ class Eigenpairs:
     conditions
         ``1 / |w^H v|``, how many times a perturbation of A is magnified in lambda.
     error_bars
-        ``condition * max(residual, eps) * |A|_2``, absolute, first order in the perturbation.
+        ``condition * max(residual, eps) * |A|_2``, absolute, first order in the perturbation;
+        where the product of the factors cancels, with the rounding of the product for ``|A|_2``.
     norm
         ``|A|_2``.
     complete
@@ -98,8 +101,15 @@ def worst_residual(pairs: Eigenpairs) -> float:
 
 
 def certify(
-    a: LinearMap, norm: float, raw: RawPairs, order: Order, name: str, *, lift: bool
-) -> Eigenpairs:
+    a: LinearMap,
+    norm: float,
+    raw: RawPairs,
+    order: Order,
+    name: str,
+    *,
+    lift: bool,
+    rounding: float = 0.0,
+) -> Eigenpairs | None:
     """Sort, lift, normalise and measure: the residuals are evaluated against the factors.
 
     Parameters
@@ -114,6 +124,12 @@ def certify(
         The solver's, for the record.
     lift
         Whether the vectors are those of the core: ``v = L y`` and ``w = R^T z``.
+    rounding
+        What eps is relative to where that exceeds `norm`: `product_rounding` of the factors.
+
+    Returns
+    -------
+    The pairs, or None where lifting annihilates a vector whose eigenvalue is not rounding.
     """
     index = leading_first(raw.values, order)
     values, right, left = raw.values[index], raw.right[:, index], raw.left[:, index]
@@ -126,6 +142,8 @@ def certify(
         real = (np.linalg.norm(right, axis=0) > floor[0]) & (
             np.linalg.norm(left, axis=0) > floor[1]
         )
+        if np.any(np.abs(values[~real]) > 1e3 * eps * max(norm, rounding)):
+            return None
         values, right, left = values[real], right[:, real], left[:, real]
     right, left = fix_phase(right), fix_phase(left)
     residuals = np.linalg.norm(a.matvec(right) - right * values, axis=0) / norm
@@ -141,11 +159,37 @@ def certify(
         residuals=residuals,
         left_residuals=left_residuals.astype(np.float64),
         conditions=np.maximum(conditions, 1.0),
-        error_bars=np.maximum(conditions, 1.0) * np.maximum(residuals, eps) * norm,
+        error_bars=np.maximum(conditions, 1.0)
+        * np.maximum(residuals * norm, eps * max(norm, rounding)),
         norm=norm,
         complete=raw.complete,
         solver=name,
     )
+
+
+def rescaled(pairs: Eigenpairs, exponent: int) -> Eigenpairs:
+    """The pairs of ``2^exponent A`` from those of A: vectors and relative measures stay.
+
+    Raises
+    ------
+    NumericsError
+        The norm leaves the range of the compute dtype.
+    """
+    if exponent == 0 or pairs.norm == 0:
+        return pairs
+    real = pairs.values.real.dtype
+    power = math.log2(pairs.norm) + exponent
+    if not math.log2(np.finfo(real).tiny) <= power <= math.log2(np.finfo(real).max) - 2:
+        remedy = "use --dtype float64" if real.itemsize == 4 else "scale the weights"
+        raise NumericsError(
+            f"F has norm 1e{power * math.log10(2):.0f}, beyond the range of {real.name}; {remedy}"
+        )
+    values = np.empty_like(pairs.values)
+    values.real = np.ldexp(pairs.values.real, exponent)
+    values.imag = np.ldexp(pairs.values.imag, exponent)
+    with np.errstate(over="ignore"):  # a bar may well be unbounded
+        bars = np.ldexp(pairs.error_bars, exponent)
+    return replace(pairs, values=values, error_bars=bars, norm=math.ldexp(pairs.norm, exponent))
 
 
 def without_kernel(pairs: Eigenpairs, size: int) -> Eigenpairs:

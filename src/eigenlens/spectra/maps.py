@@ -8,16 +8,17 @@ and is kept dense.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Inexact
+from jaxtyping import Bool, Float, Inexact, Int
 
 from eigenlens.circuit.circuit import Norm, OVCircuit
-from eigenlens.errors import OptionError
+from eigenlens.errors import NumericsError, OptionError
 
 OPERATORS = ("raw", "folded")
 """`raw`: F alone, output scale included. `folded`: with the gains of the norms around it."""
@@ -84,6 +85,9 @@ class LowRank:
 
         Not `exact`: from the ones that the spectral norm came from, to six digits for a large map.
         """
+        fit, exponent = normalised(self)
+        if fit is not self:
+            return restored(fit.frobenius_norm(exact), exponent)
         outer, inner = self.grams if exact else self.rough_grams
         return float(np.sqrt(max(float(np.vdot(outer, inner)), 0.0)))
 
@@ -154,7 +158,8 @@ class Full:
 
     def frobenius_norm(self, exact: bool = True) -> float:
         """``|A|_F``."""
-        return float(np.linalg.norm(self.matrix))
+        fit, exponent = normalised(self)
+        return restored(float(np.linalg.norm(fit.dense())), exponent)
 
     def row_space(self) -> Float[np.ndarray, "d d"]:
         """The whole space."""
@@ -162,6 +167,103 @@ class Full:
 
 
 LinearMap = LowRank | Full
+
+_LARGEST_EXPONENT = {"float32": 4, "float64": 64}
+"""Dtype and the power of two up to which entries are left alone: |A|^4 stays in its range."""
+_UNEVEN = 8  # powers of two by which an inner index may differ from another in |L_j| / |R_j|
+
+
+def normalised(a: LinearMap) -> tuple[LinearMap, int]:
+    """A map B and an integer e with ``A = 2^e B``, entries of B's factors of order 1.
+
+    Powers of two are exact, so nothing but the range changes. Factors are also balanced: column j
+    of L and row j of R get the same size, which leaves ``L R`` as it is but makes the core ``R L``,
+    and what is small in a lifted vector, meaningful. A map that needs none of this is returned as
+    it is, without a copy.
+
+    Raises
+    ------
+    NumericsError
+        An entry is not finite.
+    """
+    limit = _LARGEST_EXPONENT[a.dtype.name]
+    if isinstance(a, Full):
+        top = _exponents(a.matrix, None)
+        exponent = int(top)
+        if _absent(top) or abs(exponent) <= limit:
+            return a, 0
+        return Full(np.ldexp(a.matrix, -exponent)), exponent
+    left, right = _exponents(a.left, 0), _exponents(a.right, 1)
+    live = ~(_absent(left) | _absent(right))
+    if _absent(left).all() or _absent(right).all():
+        return a, 0
+    if not live.any():
+        return LowRank(np.zeros_like(a.left), np.zeros_like(a.right)), 0
+    ratio = (left - right)[live]
+    # An inner index that only one factor uses takes no part in A, and should not set its scale.
+    idle = np.where(_absent(left), right, left)[~live]
+    idle_top = min(int(left[live].max()), int(right[live].max()))
+    tops = abs(int(left[live].max())), abs(int(right[live].max()))
+    if max(tops) <= limit and np.ptp(ratio) <= _UNEVEN and np.all(idle <= idle_top + _UNEVEN):
+        return a, 0
+    both = np.where(live, left + right, 0)
+    exponent = int(both[live].max())
+    half = np.where(live, (both - exponent) // 2, 0)
+    other = np.where(live, both - exponent - half, 0)
+    shift_left = np.where(_absent(left), 0, half - left)
+    shift_right = np.where(_absent(right), 0, other - right)
+    return LowRank(np.ldexp(a.left, shift_left), np.ldexp(a.right, shift_right[:, None])), exponent
+
+
+_NOTHING = -(1 << 20)  # the exponent of a column of zeros
+
+
+def _absent(exponents: Int[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
+    return np.asarray(exponents == _NOTHING)
+
+
+def _exponents(x: Float[np.ndarray, "n m"], axis: int | None) -> Int[np.ndarray, "*k"]:
+    """Power of two above the largest entry of each column (axis 0), row (axis 1) or of all."""
+    size = np.maximum(x.max(axis=axis), -x.min(axis=axis))
+    if not np.isfinite(size).all():
+        raise NumericsError(
+            f"F has factors that are not finite in {x.dtype.name}; check the weights, or use "
+            "--dtype float64"
+        )
+    return np.where(size > 0, np.frexp(size)[1], _NOTHING).astype(np.int32)
+
+
+def restored(x: float, exponent: int) -> float:
+    """``2^exponent x`` for the norm of a map that `normalised` scaled.
+
+    Raises
+    ------
+    NumericsError
+        It is beyond the range of float64.
+    """
+    try:
+        return math.ldexp(x, exponent)
+    except OverflowError:
+        raise NumericsError(
+            f"F has a norm near 1e{math.log10(x) + exponent * math.log10(2):.0f}, beyond the range "
+            "of float64; scale the weights down"
+        ) from None
+
+
+def product_rounding(a: LinearMap) -> float:
+    """Size of what rounding in units of eps does to ``L R``: as ``|A|_2``, or more if it cancels.
+
+    Rounding errors of the entries are all but independent, with variances ``sum_k (L_ik R_kj)^2``;
+    the spectral norm of such a matrix is about its largest row norm plus its largest column norm
+    (Bandeira and van Handel, 2016).
+    """
+    if isinstance(a, Full):
+        return 0.0
+    outer = np.einsum("ij,ij->j", a.left, a.left)
+    inner = np.einsum("ij,ij->i", a.right, a.right)
+    rows = float(np.einsum("ij,ij,j->i", a.left, a.left, inner).max())
+    columns = float(np.einsum("ij,ij,i->j", a.right, a.right, outer).max())
+    return math.sqrt(rows) + math.sqrt(columns)
 
 
 def spectral_norm(a: LinearMap, seed: int = 0) -> float:
@@ -171,6 +273,9 @@ def spectral_norm(a: LinearMap, seed: int = 0) -> float:
     the row space of a low-rank A, where it needs no more than the r x r Gram matrices. The value
     converges long before the vector, so a flat top of the spectrum does no harm.
     """
+    fit, exponent = normalised(a)
+    if fit is not a:
+        return restored(spectral_norm(fit, seed), exponent)
     if a.rank_bound <= _DENSE_NORM_LIMIT or a.d <= _DENSE_NORM_LIMIT:
         return _norm_by_svd(a)
     rng = np.random.default_rng(seed)

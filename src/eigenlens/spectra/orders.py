@@ -7,7 +7,7 @@ pulled to depends on how the state is normalised on the way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Complex, Float, Int
@@ -28,11 +28,14 @@ class Order:
         an eigenvalue is one on its key.
     meaning
         One line for tables and help.
+    one
+        What the key adds to an eigenvalue, 1 or nothing: keys round off relative to it as well.
     """
 
     name: str
     key: Callable[[np.ndarray], np.ndarray]
     meaning: str
+    one: float = 0.0
 
 
 def _residual(values: np.ndarray) -> np.ndarray:
@@ -46,7 +49,7 @@ def _real(values: np.ndarray) -> np.ndarray:
 ORDERS: dict[str, Order] = {
     o.name: o
     for o in (
-        Order("residual", _residual, "|1 + lambda|: state normalised after each step"),
+        Order("residual", _residual, "|1 + lambda|: state normalised after each step", 1.0),
         Order("real", _real, "Re lambda: pre-norm residual stream, in the long run"),
         Order("modulus", np.abs, "|lambda|: F alone, without the residual"),
     )
@@ -73,22 +76,34 @@ def resolve_order(order: str, placement: str | None) -> Order:
     return ORDERS[order]
 
 
+_LARGEST_ONE = 100  # a power of two beyond which adding a number of order 1 is lost in any dtype
+
+
+def scaled(order: Order, exponent: int) -> Order:
+    """The order of the eigenvalues of A for those of ``2^-exponent A``: the 1 shrinks likewise."""
+    if order.one == 0 or exponent == 0:
+        return order
+    one = 2.0 ** float(np.clip(-exponent, -1000, _LARGEST_ONE))
+    return replace(order, key=lambda values: np.abs(one + values), one=one)
+
+
 def leading_first(values: Complex[np.ndarray, "n"], order: Order) -> Int[np.ndarray, "n"]:
     """Indices that sort eigenvalues by descending key, ties by real, then imaginary part.
 
     Keys that differ by rounding only count as ties, so that the sequence does not depend on the
-    machine: a chain of keys, each within ``64 eps`` (of the largest modulus) of the next, is one
-    tie. Conjugates stand together (a tie in the real part goes by ``|Im|`` first), the one with
-    positive imaginary part ahead.
+    machine: a chain of keys, each within ``64 eps`` of the next (relative to the largest modulus,
+    and to the 1 where the key adds one), is one tie. Conjugates stand together (a tie in the real
+    part goes by ``|Im|`` first), the one with positive imaginary part ahead.
     """
     if values.size == 0:
         return np.zeros(0, dtype=np.int64)
     keys = order.key(values)
-    slack = 64 * float(np.finfo(values.dtype).eps) * max(1.0, float(np.abs(values).max()))
+    eps, largest = float(np.finfo(values.dtype).eps), float(np.abs(values).max())
+    slack = 64 * eps * max(order.one, largest)
     by_key = np.argsort(-keys, kind="stable")
     level = np.zeros(values.size, dtype=np.int64)
     level[1:] = np.cumsum(-np.diff(keys[by_key]) > slack)
-    real = _snap(values.real[by_key], slack)
+    real = _snap(values.real[by_key], 64 * eps * largest)
     imag = values.imag[by_key]
     rank = np.lexsort((-imag, -np.abs(imag), -real, level))
     return np.asarray(by_key[rank], dtype=np.int64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Complex, Float
 
-from eigenlens.spectra.maps import LinearMap, LowRank
+from eigenlens.spectra.maps import LinearMap, LowRank, normalised
 from eigenlens.spectra.orders import Order
 from eigenlens.spectra.solvers import Eigenpairs
 
@@ -138,7 +138,8 @@ def find_principal(
         return None
     gap = None
     if second is not None and first.key != 0 and not (order.name == "real" and first.key <= 0):
-        gap = (first.key - second.key) / abs(first.key)
+        # Keys that tie by rounding are sorted otherwise: the second may be ahead by that.
+        gap = max(first.key - second.key, 0.0) / abs(first.key)
     regime = _regime(first, len(tied) > 1 or first.defective, order)
     members, target = _target(regime, first, tied)
     angle, unit = _angle(first, order)
@@ -154,8 +155,9 @@ def distinct_leaders(
     Conjugates and eigenvalues that agree within their error bars are one; the kernel is one,
     whether the shape prescribes it or eigenvalues are 0 within their bars.
     """
-    hopeless = 0.03 / math.sqrt(float(np.finfo(pairs.values.dtype).eps))
+    hopeless = _hopeless(pairs)
     keys = order.key(pairs.values)
+    bars = sure_bars(pairs)
     has_kernel = (pairs.values.size if pairs.complete else rank_bound) < d
     kernel_key = float(order.key(np.zeros(1, dtype=complex))[0])
     waiting = [Distinct(0j, kernel_key, 0.0, (), True, False)] if has_kernel else []
@@ -166,7 +168,7 @@ def distinct_leaders(
             _add(found, waiting.pop())
         if len(found) > 1 and _settled(found, key, tie_tolerance):
             return found
-        bar = float(pairs.error_bars[i])
+        bar = float(bars[i])
         defective = float(pairs.conditions[i]) > hopeless
         is_kernel = bool(abs(value) <= bar)
         _add(found, Distinct(complex(value), key, bar, (i,), is_kernel, defective))
@@ -174,6 +176,35 @@ def distinct_leaders(
     for kernel in waiting if pairs.complete else ():
         _add(found, kernel)
     return found
+
+
+def _hopeless(pairs: Eigenpairs) -> float:
+    return 0.03 / math.sqrt(float(np.finfo(pairs.values.dtype).eps))
+
+
+def sure_bars(pairs: Eigenpairs) -> Float[np.ndarray, "k"]:
+    """Error bars, those of defective eigenvalues as wide as rounding scatters their cluster.
+
+    The first-order bar of a Jordan block is unbounded, but eps does not move its m eigenvalues by
+    more than about ``eps^(1/m) |A|`` (Lidskii, 1966). m is the largest number of defective ones,
+    at least 2, that lie as close together as that. Their mean is well conditioned, so where all of
+    them are at hand, how far they stand from it shows what rounding did.
+    """
+    bars = pairs.error_bars.astype(np.float64)
+    eps = float(np.finfo(pairs.values.dtype).eps)
+    defective = pairs.conditions > _hopeless(pairs)
+    cluster = pairs.values[defective]
+    reach = eps ** (1 / np.arange(1, cluster.size + 1)) * pairs.norm
+    least = math.sqrt(eps) * pairs.norm
+    for i in np.flatnonzero(defective & (bars > least)):
+        distance = np.abs(cluster - pairs.values[i])
+        near = np.flatnonzero(np.sort(distance) <= 4 * reach)  # a diameter, and a constant
+        bars[i] = min(bars[i], max(least, float(reach[near].max())))
+        if pairs.complete:
+            together = cluster[np.argsort(distance)[: near[-1] + 1]]
+            scatter = float(np.abs(together - together.mean()).max())
+            bars[i] = least + scatter
+    return bars
 
 
 def _add(found: list[Distinct], new: Distinct) -> None:
@@ -301,6 +332,8 @@ def _invariant_subspace(
     import scipy.linalg
 
     low_rank = isinstance(a, LowRank) and a.rank_bound < a.d
+    a, exponent = normalised(a)
+    cluster = np.ldexp(cluster.real, -exponent) + 1j * np.ldexp(cluster.imag, -exponent)
     core = a.core() if low_rank else a.dense()
     eps = float(np.finfo(core.dtype).eps)
     radius = eps**0.25 * max(float(np.linalg.norm(core, 2)), float(np.finfo(core.dtype).tiny))

@@ -25,7 +25,7 @@ from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.result import LayerSpectrum
 from eigenlens.spectra.stored import pack, unpack
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever a change of code changes what is computed or kept."""
 
 _ROWS = 4096  # of a vocabulary that are hashed at once

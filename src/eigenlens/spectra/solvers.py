@@ -7,6 +7,7 @@ left vectors of the small problem it likes best; lifting them to R^d and certify
 
 from __future__ import annotations
 
+import math
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -20,13 +21,21 @@ from eigenlens.spectra.certify import (
     certify,
     fix_phase,
     of_zero,
+    rescaled,
     without_kernel,
     worst_residual,
 )
 from eigenlens.spectra.dense import Dense
 from eigenlens.spectra.krylov import Krylov
-from eigenlens.spectra.maps import Full, LinearMap, LowRank, spectral_norm
-from eigenlens.spectra.orders import Order
+from eigenlens.spectra.maps import (
+    Full,
+    LinearMap,
+    LowRank,
+    normalised,
+    product_rounding,
+    spectral_norm,
+)
+from eigenlens.spectra.orders import Order, scaled
 
 __all__ = [
     "SOLVERS",
@@ -118,15 +127,21 @@ def eigenpairs(
     Raises
     ------
     NumericsError
-        Even the dense solver missed the tolerance, or LAPACK did not converge.
+        Even the dense solver missed the tolerance, LAPACK did not converge, or F is not finite or
+        beyond the range of its dtype.
     """
     size = a.rank_bound
     tolerance = TOLERANCES[a.dtype.name]
     if k is not None:
         k = min(k, size)
     low_rank = isinstance(a, LowRank) and size < a.d
+    a, exponent = normalised(a)
+    rounding = product_rounding(a)
     if isinstance(a, LowRank) and not low_rank:
         a = Full(a.dense())  # nothing is gained by factors as large as the matrix
+        a, more = normalised(a)
+        exponent, rounding = exponent + more, math.ldexp(rounding, -more)
+    order = scaled(order, exponent)
     norm = spectral_norm(a, seed)
     if norm == 0.0:
         return of_zero(a, k)
@@ -134,20 +149,23 @@ def eigenpairs(
     worst = np.inf
     for method in choose_solvers(solver, size, k, seed):
         name = f"{method.name}-core" if low_rank else method.name
-        found = _solved(a, norm, method, core, k, order, name)
+        found = _solved(a, norm, method, core, k, order, name, rounding)
         if found is None:
             continue
         worst = worst_residual(found)
         if worst <= tolerance:
-            return found
+            return rescaled(found, exponent)
     if low_rank:
         raw = _guarded(Dense(), a.dense(), None, order)
         if raw is not None:
-            found = certify(a, norm, raw, order, "dense", lift=False)
+            found = certify(a, norm, raw, order, "dense", lift=False, rounding=rounding)
+        else:
+            found = None
+        if found is not None:
             found = without_kernel(found, size).leading(k)
             worst = worst_residual(found)
             if worst <= tolerance:
-                return found
+                return rescaled(found, exponent)
     raise NumericsError(
         f"no solver reached the tolerance {tolerance:g} of {a.dtype.name}: the worst residual is "
         f"{worst:.2g} of |F|; try --dtype float64 or --solver dense"
@@ -162,8 +180,9 @@ def _solved(
     k: int | None,
     order: Order,
     name: str,
+    rounding: float,
 ) -> Eigenpairs | None:
-    """What one solver gives, certified; None when it gives up.
+    """What one solver gives, certified; None when it gives up or lifting loses a pair.
 
     Pairs of the kernel drop out on lifting; where too few are left, all are asked for.
     """
@@ -172,7 +191,9 @@ def _solved(
         raw = _guarded(method, core, count, order)
         if raw is None:
             return None
-        found = certify(a, norm, raw, order, name, lift=lift)
+        found = certify(a, norm, raw, order, name, lift=lift, rounding=rounding)
+        if found is None:
+            return None
         if k is None or raw.complete or found.values.size >= k:
             return found.leading(k)
     return None
