@@ -32,6 +32,8 @@ RULES = """## A type of one's own
 `--architecture rules.toml` describes a model whose names are not in the table; unknown keys are
 errors. `eigenlens inspect MODEL --architecture rules.toml --verify` checks it where transformers
 can build the model. `.weight` and `.bias` follow the names; a prefix such as `model.` is found.
+A config key that is named for a scale has to be in the config, and `placement` has to be stated
+where no norm is named.
 
 ```toml
 [[stack]]
