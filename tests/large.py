@@ -8,40 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
-from safetensors.numpy import save_file
-
-HEAD_DIM = 128
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import shards
 
 
 def write(folder: Path, layers: int, d: int, heads: int, kv_heads: int) -> Path:
-    """The checkpoint in `folder`."""
-    rng = np.random.default_rng(0)
-
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        out = np.empty((rows, columns), dtype=ml_dtypes.bfloat16)
-        for start in range(0, rows, 256):
-            block = out[start : start + 256]
-            block[:] = 0.02 * rng.standard_normal(block.shape, dtype=np.float32)
-        return out
-
+    """The checkpoint in `folder`, as the benchmarks write it."""
     folder.mkdir(exist_ok=True)
-    index = {}
-    for layer in range(layers):
-        prefix, shard = f"model.layers.{layer}", f"model-{layer + 1:05d}.safetensors"
-        tensors = {
-            f"{prefix}.self_attn.v_proj.weight": matrix(kv_heads * HEAD_DIM, d),
-            f"{prefix}.self_attn.o_proj.weight": matrix(d, heads * HEAD_DIM),
-            f"{prefix}.input_layernorm.weight": np.ones(d, dtype=ml_dtypes.bfloat16),
-        }
-        save_file(tensors, folder / shard)
-        index |= dict.fromkeys(tensors, shard)
-    sizes = {"hidden_size": d, "num_hidden_layers": layers, "num_attention_heads": heads}
-    sizes |= {"num_key_value_heads": kv_heads, "head_dim": HEAD_DIM, "rms_norm_eps": 1e-5}
-    config = {"model_type": "llama", "vocab_size": 128, "intermediate_size": d, **sizes}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    shards.write(folder, layers, d, heads, kv_heads)
     return folder
 
 

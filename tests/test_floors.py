@@ -28,7 +28,7 @@ FLOORS = (
     ("spectra",),
     ("circuit",),
     ("tensors",),
-    ("samples", "prompts", "arrays", "blas", "cache"),
+    ("samples", "prompts", "arrays", "blas", "cache", "frames"),
     ("writing",),
     ("errors", "inert"),
 )

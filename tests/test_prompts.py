@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigenlens.errors import EigenlensError, FormatError, OptionError, SourceError
+from eigenlens.errors import EigenlensError, FormatError, OptionError
 from eigenlens.prompts import (
     PROMPT_SETS,
     SPLITTERS,
@@ -136,11 +136,7 @@ def test_tokens_joined_are_split_the_same(tokens: list[str]) -> None:
 
 
 def vocabulary() -> list[str]:
-    try:
-        folder = sample_path("albert-rxn")
-    except SourceError as error:
-        pytest.skip(str(error))
-    return (folder / "vocab.txt").read_text().split("\n")
+    return (sample_path("albert-rxn") / "vocab.txt").read_text().split("\n")
 
 
 def test_the_chemistry_vocabulary_knows_every_token() -> None:

@@ -187,6 +187,6 @@ def _unpack(content: bytes, key: str) -> Entry | None:
         ValueError,
         KeyError,
         TypeError,
-        NotImplementedError,
+        NotImplementedError,  # zipfile: a method of packing that it does not know
     ):
         return None  # damaged: to be computed again

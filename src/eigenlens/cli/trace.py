@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +20,13 @@ from eigenlens.cli.options import (
     StackOption,
     VersionOption,
     parse_layers,
+)
+from eigenlens.cli.prompt_options import (
+    DeviceOption,
+    PromptsOption,
+    TextOption,
+    TokenIdsOption,
+    TrustOption,
 )
 from eigenlens.cli.spectrum import OperatorName, OrderName
 
@@ -58,25 +64,9 @@ class LiveDtype(StrEnum):
 
 def trace(
     model: ModelArgument,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            "--prompts",
-            metavar="FILE",
-            help="Texts, one a line, or .jsonl with a field text.",
-            show_default=False,
-        ),
-    ] = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option("--text", metavar="S", help="A text; may be repeated.", show_default=False),
-    ] = None,
-    token_ids: Annotated[
-        Path | None,
-        typer.Option(
-            "--token-ids", metavar="FILE", help="One JSON list of ids a line.", show_default=False
-        ),
-    ] = None,
+    prompts: PromptsOption = None,
+    text: TextOption = None,
+    token_ids: TokenIdsOption = None,
     random_tokens: Annotated[
         int | None,
         typer.Option(
@@ -159,12 +149,10 @@ def trace(
     stack: StackOption = None,
     layers: LayersOption = None,
     dtype: Annotated[LiveDtype, typer.Option(help="Of the live model.")] = LiveDtype.float32,
-    device: Annotated[str, typer.Option(help="Where the model runs, e.g. cuda.")] = "cpu",
+    device: DeviceOption = "cpu",
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
     architecture: ArchitectureOption = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
+    trust_remote_code: TrustOption = False,
     format: FormatOption = None,
     out: OutOption = None,
     quiet: QuietOption = False,

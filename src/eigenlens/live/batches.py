@@ -298,7 +298,7 @@ def vocabulary_size(session: Session) -> int:
     """
     try:
         rows = getattr(session.body.get_input_embeddings(), "num_embeddings", None)
-    except NotImplementedError:
+    except NotImplementedError:  # how transformers says that a model has no such embedding
         rows = None
     if rows is None:
         rows = getattr(session.body.config.get_text_config(), "vocab_size", None)

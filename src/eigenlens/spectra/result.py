@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Complex, Float
 
 from eigenlens.circuit.plans import Skipped
-from eigenlens.errors import MissingDependencyError
+from eigenlens.frames import frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,13 +283,7 @@ class Spectrum:
         MissingDependencyError
             pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingDependencyError(
-                "a data frame needs pandas: pip install 'eigenlens[report]'"
-            ) from None
-        return pd.DataFrame(self.rows())
+        return frame(self.rows())
 
 
 def _pairs(values: Complex[np.ndarray, "k"]) -> list[list[float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eigenlens.circuit.plans import Skipped
-from eigenlens.errors import MissingDependencyError
+from eigenlens.frames import frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -237,10 +237,4 @@ class Trace:
         MissingDependencyError
             pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingDependencyError(
-                "a data frame needs pandas: pip install 'eigenlens[report]'"
-            ) from None
-        return pd.DataFrame(self.rows())
+        return frame(self.rows())
