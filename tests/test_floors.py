@@ -21,7 +21,8 @@ PACKAGE = Path(eigenlens.__file__).parent
 FLOORS = (
     ("cli",),
     ("report",),
-    ("steer", "dynamics"),
+    ("surveys", "claims", "integrations"),
+    ("steering", "dynamics", "comparing"),
     ("tracing",),
     ("live",),
     ("measure",),
@@ -35,7 +36,18 @@ FLOORS = (
 HEIGHT = {room: -i for i, rooms in enumerate(FLOORS) for room in rooms}
 NUMERIC = ("circuit", "spectra", "tensors", "measure", "prompts")
 NEVER = ("torch", "transformers")
-LAZY = ("gguf", "huggingface_hub", "scipy", "pandas", "pyarrow", "tokenizers")
+LAZY = (
+    "gguf",
+    "huggingface_hub",
+    "scipy",
+    "pandas",
+    "pyarrow",
+    "tokenizers",
+    "plotly",
+    "matplotlib",
+    "dask",
+    "distributed",
+)
 HEAVY_AT_TOP = {"cli": ("numpy", "rich", *NEVER, *LAZY), "report": (*NEVER, *LAZY)}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import NumericsError, OptionError, ShapeError
-from eigenlens.steer.probes import (
+from eigenlens.steering.probes import (
     PROBES,
     RIDGE,
     TAU,
@@ -19,7 +19,7 @@ from eigenlens.steer.probes import (
     repeated_values,
     scaled,
 )
-from eigenlens.steer.rank_one import (
+from eigenlens.steering.rank_one import (
     cosines_after,
     secular,
     strength_for_cosine,
