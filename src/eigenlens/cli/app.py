@@ -7,6 +7,7 @@ import sys
 import typer
 
 from eigenlens.cli.boundary import boundary
+from eigenlens.cli.cache import app as cache_app
 from eigenlens.cli.inspect import inspect
 from eigenlens.cli.options import VersionOption
 from eigenlens.cli.samples import app as samples_app
@@ -26,6 +27,7 @@ app.command(short_help="Which tensors make each layer's F.")(inspect)
 app.command(short_help="Do real tokens tilt towards the leading directions?")(trace)
 app.command(short_help="Where do tokens end, and was it foretold?")(simulate)
 app.add_typer(samples_app, name="samples")
+app.add_typer(cache_app, name="cache")
 
 
 @app.callback()

@@ -25,6 +25,7 @@ from eigenlens.errors import SourceError
 from eigenlens.inert import inert
 from eigenlens.tensors.folder import OPENERS, WEIGHT_FILES, read_index
 from eigenlens.tensors.http_ranges import broken_connection
+from eigenlens.tensors.kept import folder_of
 from eigenlens.tensors.remote import RemoteFile, RemotePlace, RemoteSafetensors, RemoteShards
 from eigenlens.tensors.store import TensorStore
 from eigenlens.tensors.transfers import Transfers, current, megabytes
@@ -248,7 +249,7 @@ class HubModel:
 
     def _remote(self, file: str) -> RemotePlace | None:
         """Where `file` is read range by range; None where it is better had as a whole."""
-        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub import hf_hub_url
 
         commit = self._commit
         if commit is None or self._cached(file) is not None or not _can_range():
@@ -257,7 +258,7 @@ class HubModel:
             hf_hub_url(self.repo_id, file, revision=commit),
             f"{self.label}/{inert(file)}",
             f"{_endpoint()}\0{self.repo_id}\0{commit}\0{file}",
-            Path(constants.HF_ASSETS_CACHE) / "eigenlens" / self.repo_id.replace("/", "--"),
+            folder_of(self.repo_id),
         )
         if place.known() is None:
             found = self._ask(file, dry_run=True)
