@@ -11,10 +11,11 @@ import os
 
 import large_full
 import large_grouped
+import survey_scaling
 import whole_process
 from measure import scratch
 
-CASES = ("whole", "grouped", "full")
+CASES = ("whole", "grouped", "full", "survey")
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
         "whole": lambda folder: whole_process.report(folder, runs),
         "grouped": lambda folder: large_grouped.report(folder, runs),
         "full": lambda folder: large_full.report(folder, runs, options.dense_4096),
+        "survey": lambda folder: survey_scaling.report(folder, runs),
     }
     for name in options.cases or CASES:
         print()

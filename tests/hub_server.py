@@ -77,6 +77,9 @@ class Hub:
     """Files that are redirected to the storage host."""
     revisions: set[str] = field(default_factory=lambda: {"main", COMMIT})
     commit: str = COMMIT
+    branches: dict[str, str] = field(default_factory=dict)
+    """Commit by name, as the list of refs has them; `tags` likewise."""
+    tags: dict[str, str] = field(default_factory=dict)
     status: int = 200
     code: str = ""
     faults: dict[str, list[Fault]] = field(default_factory=dict)
@@ -128,11 +131,30 @@ def _handler(hub: Hub, storage: bool) -> type[http.server.BaseHTTPRequestHandler
             hub.asked.append(asked)
             if storage:
                 return self._body(asked, {"ETag": '"tag-of-the-storage"'})
+            if parts[:2] == ["api", "models"] and parts[4:] == ["refs"]:
+                if hub.status != 200:
+                    return self._send(hub.status, {"X-Error-Code": hub.code}, b"")
+                listed = {
+                    kind: [
+                        {"name": name, "ref": f"refs/{where}/{name}", "targetCommit": commit}
+                        for name, commit in names.items()
+                    ]
+                    for kind, where, names in (
+                        ("branches", "heads", hub.branches),
+                        ("tags", "tags", hub.tags),
+                    )
+                }
+                return self._send(200, {}, json.dumps(listed | {"converts": []}).encode(), asked)
+            if parts[:2] == ["api", "models"] and parts[4:5] == ["tree"]:
+                tree = [
+                    {"type": "file", "path": name, "size": len(data), "oid": hub.etag(name)[:40]}
+                    for name, data in hub.files.items()
+                ]
+                return self._send(hub.status, {}, json.dumps(tree).encode(), asked)
             if parts[:2] == ["api", "models"]:
                 names = [{"rfilename": name} for name in hub.files]
-                return self._send(
-                    200, {}, json.dumps({"sha": hub.commit, "siblings": names}).encode(), asked
-                )
+                info = {"id": "/".join(parts[2:4]), "sha": hub.commit, "siblings": names}
+                return self._send(200, {}, json.dumps(info).encode(), asked)
             status, code = hub.status, hub.code
             if status == 200 and asked.revision not in hub.revisions | {hub.commit}:
                 status, code = 404, "RevisionNotFound"

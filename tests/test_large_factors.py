@@ -13,7 +13,8 @@ from eigenlens.arrays import check_finite
 from eigenlens.circuit import circuit as circuits
 from eigenlens.errors import NumericsError
 from eigenlens.spectra import maps
-from eigenlens.spectra.maps import Full, LowRank, spectral_norm, times
+from eigenlens.spectra.maps import Full, LowRank, times
+from eigenlens.spectra.norms import spectral_norm
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
 

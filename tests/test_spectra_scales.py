@@ -10,7 +10,8 @@ import pytest
 import eigenlens
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import NumericsError
-from eigenlens.spectra.maps import Full, LowRank, normalised, product_rounding, spectral_norm
+from eigenlens.spectra.maps import Full, LowRank, normalised
+from eigenlens.spectra.norms import product_rounding, spectral_norm
 from eigenlens.spectra.orders import ORDERS, leading_first, scaled
 from eigenlens.spectra.principal import find_principal, sure_bars, target_basis
 from eigenlens.spectra.result import LayerSpectrum

@@ -10,7 +10,8 @@ import scipy.linalg
 
 from eigenlens.errors import NumericsError, OptionError
 from eigenlens.spectra import dense, krylov, solvers
-from eigenlens.spectra.maps import Full, LowRank, spectral_norm
+from eigenlens.spectra.maps import Full, LowRank
+from eigenlens.spectra.norms import spectral_norm
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.spectra.solvers import (
     SOLVERS,

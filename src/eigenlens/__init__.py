@@ -18,9 +18,13 @@ _EXPORTS = {
     "Norm": "eigenlens.circuit.circuit",
     "OVCircuit": "eigenlens.circuit.circuit",
     "Spectrum": "eigenlens.spectra.result",
+    "compare": "eigenlens.comparing.compare",
     "open_checkpoint": "eigenlens.circuit.checkpoint",
+    "reproduce": "eigenlens.claims.run",
     "simulate": "eigenlens.dynamics.simulate",
     "spectrum": "eigenlens.spectra.analyse",
+    "steer": "eigenlens.steering.steer",
+    "survey": "eigenlens.surveys.survey",
     "trace": "eigenlens.tracing.run",
 }
 
@@ -31,19 +35,27 @@ __all__ = [
     "OVCircuit",
     "Spectrum",
     "__version__",
+    "compare",
     "open_checkpoint",
+    "reproduce",
     "simulate",
     "spectrum",
+    "steer",
+    "survey",
     "trace",
 ]
 
 if TYPE_CHECKING:
+    from eigenlens.claims.run import reproduce
     from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
     from eigenlens.circuit.circuit import Norm, OVCircuit
+    from eigenlens.comparing.compare import compare
     from eigenlens.dynamics.simulate import simulate
     from eigenlens.errors import EigenlensError
     from eigenlens.spectra.analyse import spectrum
     from eigenlens.spectra.result import Spectrum
+    from eigenlens.steering.steer import steer
+    from eigenlens.surveys.survey import survey
     from eigenlens.tracing.run import trace
 
 

@@ -1,10 +1,11 @@
-"""BLAS threads: one where they cost more than they give, and how many cores there are to use."""
+"""Threads: BLAS with one where more cost more than they give, and cores for what is not BLAS."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
@@ -65,3 +66,27 @@ def threads_for(size: int) -> Iterator[None]:
         return
     with one_thread():
         yield
+
+
+_PARTS_FROM = 1 << 23  # entries from which starting two threads is worth it
+
+
+def in_parts(work: Callable[[int], None], parts: Sequence[int], entries: int) -> None:
+    """``work(part)`` for every part; a large array's parts in two threads, where there are cores.
+
+    Neighbouring parts go to the same thread. For elementwise work, which BLAS threads do nothing
+    for; not inside a block that uses the cores already.
+    """
+
+    def run(some: Sequence[int]) -> None:
+        for part in some:
+            work(part)
+
+    if entries < _PARTS_FROM or _inside or min(cores(), len(parts)) < 2:
+        run(parts)
+        return
+    middle = len(parts) // 2
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run, parts[:middle])
+        run(parts[middle:])
+        first.result()

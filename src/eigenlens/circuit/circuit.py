@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Inexact
 
 from eigenlens.arrays import check_finite, is_float, upcast
+from eigenlens.blas import in_parts
 from eigenlens.errors import OptionError, ShapeError
 
 Kind = Literal["self", "cross"]
@@ -245,10 +246,13 @@ class OVCircuit:
         grouped = np.empty((self.d_model, self.n_kv_heads, self.head_dim), dtype=dtype)
         # Row by row block, so that the wide form of all of W_O never exists.
         rows = max(1, _BLOCK // self.W_O.shape[1])
-        for start in range(0, self.d_model, rows):
+
+        def fold(start: int) -> None:
             block = upcast(self.W_O[start : start + rows], dtype)
             split = block.reshape(-1, self.n_kv_heads, group, self.head_dim)
             np.sum(split, axis=2, out=grouped[start : start + rows])
+
+        in_parts(fold, range(0, self.d_model, rows), self.W_O.size)
         return grouped.reshape(self.d_model, self.n_kv_heads * self.head_dim)
 
     def dense(self, dtype: Any = np.float64) -> Float[np.ndarray, "d_out d_in"]:

@@ -6,14 +6,21 @@ import sys
 
 import typer
 
+from eigenlens.cli.apply import apply
 from eigenlens.cli.boundary import boundary
 from eigenlens.cli.cache import app as cache_app
+from eigenlens.cli.compare import compare
 from eigenlens.cli.inspect import inspect
 from eigenlens.cli.options import VersionOption
+from eigenlens.cli.report import report
+from eigenlens.cli.reproduce import reproduce
 from eigenlens.cli.samples import app as samples_app
 from eigenlens.cli.simulate import simulate
 from eigenlens.cli.spectrum import spectrum
+from eigenlens.cli.steer import steer
+from eigenlens.cli.survey import app as survey_app
 from eigenlens.cli.trace import trace
+from eigenlens.cli.unsteer import unsteer
 
 app = typer.Typer(
     name="eigenlens",
@@ -26,6 +33,13 @@ app.command(short_help="The direction each layer pushes tokens towards.")(spectr
 app.command(short_help="Which tensors make each layer's F.")(inspect)
 app.command(short_help="Do real tokens tilt towards the leading directions?")(trace)
 app.command(short_help="Where do tokens end, and was it foretold?")(simulate)
+app.command(short_help="What of F differs between two checkpoints?")(compare)
+app.command(short_help="The paper's claims, measured, with a verdict each.")(reproduce)
+app.command(short_help="Put a direction on top of the spectrum, and see.")(steer)
+app.command(short_help="Restore the bytes that an edit changed.")(unsteer)
+app.command(short_help="Add a delta file to a model.")(apply)
+app.add_typer(survey_app, name="survey", short_help="Many checkpoints, in parallel.")
+app.command(short_help="Everything about a model on one HTML page.")(report)
 app.add_typer(samples_app, name="samples")
 app.add_typer(cache_app, name="cache")
 

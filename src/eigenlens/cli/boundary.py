@@ -6,10 +6,10 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -91,6 +91,18 @@ def _complain(text: str) -> None:
     print(f"eigenlens: {text}", file=sys.stderr)
 
 
+def fail(text: str) -> NoReturn:
+    """One line on stderr and exit code 1, where the work went well but its result is refused.
+
+    Raises
+    ------
+    typer.Exit
+        Always.
+    """
+    _complain(inert(text))
+    raise typer.Exit(1)
+
+
 def warn(warnings: list[str], quiet: bool) -> None:
     """Print warnings to stderr, one a line."""
     if not quiet:
@@ -121,8 +133,7 @@ def emit(
         written[out] = file_bytes(result, out)
     write_together(written)
     if not quiet:
-        for path in written:
-            print(f"written: {inert(str(path))}", file=sys.stderr)
+        _tell(written)
     if format in (Format.json, Format.csv):
         text = FORMATS[format.value](result)
         with _writing_stdout():
@@ -140,6 +151,20 @@ def emit(
     console = Console(width=None if terminal else WIDTH, highlight=False, markup=False, emoji=False)
     with _writing_stdout():
         console.print(view())
+
+
+_MANY = 4
+
+
+def _tell(written: Iterable[Path]) -> None:
+    """Name the files on stderr; many in one folder are only counted."""
+    folders: dict[Path, list[Path]] = {}
+    for path in written:
+        folders.setdefault(path.parent, []).append(path)
+    for folder, paths in folders.items():
+        many = f"{folder} ({len(paths)} files)"
+        for text in [str(p) for p in paths] if len(paths) < _MANY else [many]:
+            print(f"written: {inert(text)}", file=sys.stderr)
 
 
 def say(text: str) -> None:

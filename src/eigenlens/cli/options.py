@@ -114,3 +114,12 @@ LayersOption = Annotated[
         "--layers", metavar="LIST", help="Only these layers, e.g. 0,3-5.", show_default=False
     ),
 ]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="Also draw the figures into DIR, as PDF and PNG with the data as CSV beside them.",
+        show_default=False,
+    ),
+]

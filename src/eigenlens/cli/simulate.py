@@ -14,6 +14,7 @@ from eigenlens.cli.options import (
     ArchitectureOption,
     DebugOption,
     Dtype,
+    FiguresOption,
     FormatOption,
     LayersOption,
     ModelArgument,
@@ -108,6 +109,7 @@ def simulate(
             show_default=False,
         ),
     ] = None,
+    figures: FiguresOption = None,
     stack: StackOption = None,
     layers: LayersOption = None,
     dtype: Annotated[Dtype, typer.Option(help="Of the live model.")] = Dtype.float32,
@@ -142,6 +144,10 @@ def simulate(
 
             check_target(figure, list(FIGURES))
             need_matplotlib()
+        if figures is not None:
+            from eigenlens.report.figures.table import check_folder, figure_files
+
+            check_folder(figures)
         sources = {
             "--prompts": prompts is not None,
             "--text": bool(text),
@@ -187,6 +193,8 @@ def simulate(
             from eigenlens.report.figures import simulation_figure
 
             files[figure] = simulation_figure(result, figure)
+        if figures is not None:
+            files |= figure_files({"simulate": result}, figures)
         emit(result, lambda: _view(result), format, out, files=files, quiet=quiet)
 
 

@@ -15,6 +15,7 @@ from eigenlens.cli.options import (
     ArchitectureOption,
     DebugOption,
     Dtype,
+    FiguresOption,
     FormatOption,
     LayersOption,
     ModelArgument,
@@ -84,6 +85,7 @@ def spectrum(
             show_default=False,
         ),
     ] = None,
+    figures: FiguresOption = None,
     solver: Annotated[
         SolverName, typer.Option(help="How to solve; auto decides by size and k.")
     ] = SolverName.auto,
@@ -128,6 +130,10 @@ def spectrum(
             from eigenlens.report.vectors import vector_bytes
 
             check_target(vectors, VECTOR_SUFFIXES)
+        if figures is not None:
+            from eigenlens.report.figures.table import check_folder, figure_files
+
+            check_folder(figures)
         asked: dict[str, Any] = {
             "operator": operator.value,
             "all": all_,
@@ -164,6 +170,8 @@ def spectrum(
             return
         warn(list(result.warnings), quiet)
         files = {} if vectors is None else {vectors: vector_bytes(result, vectors)}
+        if figures is not None:
+            files |= figure_files({"spectrum": result}, figures)
         view = partial(_view, "tables", "spectrum_view", result)
         emit(result, view, format, out, files=files, quiet=quiet)
 

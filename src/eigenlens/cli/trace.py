@@ -12,6 +12,7 @@ from eigenlens.cli.boundary import boundary, emit, progress_bar, warn
 from eigenlens.cli.options import (
     ArchitectureOption,
     DebugOption,
+    FiguresOption,
     FormatOption,
     LayersOption,
     ModelArgument,
@@ -141,6 +142,7 @@ def trace(
     collapse: Annotated[
         bool, typer.Option("--collapse", help="Also the table of collapse measures.")
     ] = False,
+    figures: FiguresOption = None,
     too_long: Annotated[
         TooLongName,
         typer.Option(help="Prompts beyond the model's positions: cut with a warning, or stop."),
@@ -172,6 +174,10 @@ def trace(
 
         if out is not None:
             check_target(out, list(SUFFIXES))
+        if figures is not None:
+            from eigenlens.report.figures.table import check_folder, figure_files
+
+            check_folder(figures)
         with progress_bar(quiet, "prompts") as progress:
             result = compute(
                 model,
@@ -209,7 +215,8 @@ def trace(
         def view() -> Any:
             return import_module("eigenlens.report.trace_tables").trace_view(result, collapse)
 
-        emit(result, view, format, out, quiet=quiet)
+        files = {} if figures is None else figure_files({"trace": result}, figures)
+        emit(result, view, format, out, files=files, quiet=quiet)
 
 
 def _radius(text: str | None) -> Any:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from eigenlens.dynamics.predict import Prediction
+from eigenlens.frames import frame
+from eigenlens.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = "eigenlens.simulate/1"
 
@@ -78,8 +83,8 @@ class Summary:
     predicted: Prediction | None
 
 
-@dataclass(frozen=True)
-class Simulation:
+@dataclass(frozen=True, repr=False)
+class Simulation(Shown, shown_as="simulate"):
     """A finished simulation.
 
     Attributes
@@ -137,3 +142,13 @@ class Simulation:
     def rows(self) -> list[dict[str, Any]]:
         """One flat record a step."""
         return [dict(step) for step in self.trajectory]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A tidy pandas frame, one row a step.
+
+        Raises
+        ------
+        MissingDependencyError
+            pandas is not installed.
+        """
+        return frame(self.rows())

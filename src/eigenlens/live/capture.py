@@ -7,13 +7,14 @@ final norm, which transformers' own last hidden state is not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from eigenlens.errors import ArchitectureError
+from eigenlens.errors import ArchitectureError, NumericsError
 from eigenlens.live.batches import Batch
 from eigenlens.live.identity import check_circuits
 from eigenlens.live.places import Key, Place
@@ -26,6 +27,7 @@ from eigenlens.live.states import (
     find_weights,
     mask_for,
     scaled,
+    total,
 )
 from eigenlens.live.witness import Witness, candidates, check_sum, choose, is_norm
 
@@ -135,6 +137,7 @@ class Recorder:
         self._search = witnesses is None
         self._open: dict[Key, dict[str, Any]] = {}
         self._clock = 0
+        self._totals: list[Any] = []
 
     def attach(self) -> list[Any]:
         """Register the hooks of every place; the handles."""
@@ -331,8 +334,12 @@ class Recorder:
             block_recipe=entry["block_recipe"],
         )
         self.calls.append(call)
-        check_finite(self.session.torch, call, mask_for(self.mask, before))
-        self._check(call, entry)
+        self._totals.append(total(self.session.torch, call))
+        try:
+            self._check(call, entry)
+        except NumericsError:  # states that are not finite are the reason that comes first
+            self._check_finite()
+            raise
 
     def _check(self, call: AttentionCall, entry: Mapping[str, Any]) -> None:
         place, mask = call.place, mask_for(self.mask, call.before)
@@ -354,6 +361,10 @@ class Recorder:
             seen = entry["sum"] if place.post else next(others, None)
             check_sum(call.label, found, seen, *states)
 
+    def _check_finite(self) -> None:
+        for call in self.calls:
+            check_finite(self.session.torch, call, mask_for(self.mask, call.before))
+
     def _ran(self, place: Place) -> int:
         return sum(call.place is place for call in self.calls)
 
@@ -364,7 +375,11 @@ class Recorder:
         ------
         ArchitectureError
             If a layer did not run as often as its plan says.
+        NumericsError
+            If a state is NaN or infinite, naming the first layer where that is so.
         """
+        if not all(map(math.isfinite, map(float, self._totals))):
+            self._check_finite()
         for place in self.session.places:
             if self._ran(place) != place.plan.steps:
                 raise ArchitectureError(

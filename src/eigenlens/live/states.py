@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +113,12 @@ def scaled(x: Any, scale: Any) -> Any:
     return x if isinstance(scale, float) and scale == 1.0 else x * scale
 
 
+def total(torch: Any, call: AttentionCall) -> Any:
+    """Sum of the states of one call, a tensor: finite only if all their entries are."""
+    wide = torch.promote_types(call.before.dtype, torch.float32)
+    return call.after.sum(dtype=wide) + call.block.sum(dtype=wide)
+
+
 def check_finite(torch: Any, call: AttentionCall, mask: Any) -> None:
     """Check the states of one call, pads left out.
 
@@ -120,9 +127,7 @@ def check_finite(torch: Any, call: AttentionCall, mask: Any) -> None:
     NumericsError
         Naming the layer, the first state that is not finite, and a dtype that helps.
     """
-    wide = torch.promote_types(call.before.dtype, torch.float32)
-    total = call.after.sum(dtype=wide) + call.block.sum(dtype=wide)
-    if bool(torch.isfinite(total)):  # two sums are quicker than looking at every entry
+    if math.isfinite(float(total(torch, call))):  # quicker than looking at every entry
         return
     named = (
         ("the state before it", call.before),

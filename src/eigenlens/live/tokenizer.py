@@ -32,12 +32,18 @@ class Tokenizer:
         The id of what the vocabulary does not hold, or None.
     size
         Number of ids.
+    bare
+        Ids of a text without special tokens around it; None where that is not known.
+    decode
+        Text of ids, special tokens as they are written; None where that is not known.
     """
 
     encode: Callable[[str], list[int]]
     special: frozenset[int]
     unknown: int | None
     size: int
+    bare: Callable[[str], list[int]] | None = None
+    decode: Callable[[Sequence[int]], str] | None = None
 
     def unknown_share(self, prompts: Iterable[Sequence[int]]) -> float:
         """Share of unknown tokens among those that are not special; 0 if there is no such id."""
@@ -140,7 +146,13 @@ def from_vocabulary(tokens: Sequence[str], split: Split) -> Tokenizer:
         found = [opening, *(ids.get(piece, unknown) for piece in pieces), closing]
         return [i for i in found if i is not None]
 
-    return Tokenizer(encode, frozenset(special), unknown, len(tokens))
+    def bare(text: str) -> list[int]:
+        return [ids[piece] for piece in split(text) if piece in ids]
+
+    def decode(chosen: Sequence[int]) -> str:
+        return "".join(tokens[i] for i in chosen)
+
+    return Tokenizer(encode, frozenset(special), unknown, len(tokens), bare, decode)
 
 
 def folder_of(model: Any) -> Path | None:
@@ -161,7 +173,15 @@ def _wrap(found: Any, size: int) -> Tokenizer:
         with quiet(transformers):  # it warns of texts longer than the model's positions
             return [int(i) for i in found(text)["input_ids"]]
 
-    return Tokenizer(encode, frozenset(int(i) for i in special if i is not None), unknown, size)
+    def bare(text: str) -> list[int]:
+        with quiet(transformers):
+            return [int(i) for i in found(text, add_special_tokens=False)["input_ids"]]
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(found.decode(list(ids), clean_up_tokenization_spaces=False))
+
+    kept = frozenset(int(i) for i in special if i is not None)
+    return Tokenizer(encode, kept, unknown, size, bare, decode)
 
 
 def _from_json(source: Source, error: Exception | None) -> Tokenizer:
@@ -188,7 +208,14 @@ def _from_json(source: Source, error: Exception | None) -> Tokenizer:
     ids = [fast.token_to_id(word) for word in _UNKNOWN]
     unknown = next((i for i in ids if i is not None), None)
     special = frozenset(i for i in added if i != unknown)
-    return Tokenizer(lambda text: fast.encode(text).ids, special, unknown, fast.get_vocab_size())
+    return Tokenizer(
+        lambda text: fast.encode(text).ids,
+        special,
+        unknown,
+        fast.get_vocab_size(),
+        lambda text: fast.encode(text, add_special_tokens=False).ids,
+        lambda ids: str(fast.decode(list(ids), skip_special_tokens=False)),
+    )
 
 
 def _vocabulary_size(source: Source) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from eigenlens.errors import NumericsError, OptionError, ShapeError
 
@@ -120,6 +121,11 @@ class Targets:
         """Dimension of the space."""
         return int(self._columns.shape[0])
 
+    @property
+    def columns(self) -> Float[np.ndarray, "d c"]:
+        """The basis vectors of all subspaces, one after the other."""
+        return self._columns
+
     def _cosines(
         self, X: Float[np.ndarray, "n d"], norms: Float[np.ndarray, "n"]
     ) -> Float[np.ndarray, "n c"]:
@@ -146,14 +152,18 @@ class Targets:
         step = max(1, _BLOCK // self._columns.shape[1])
         for start in range(0, X.shape[0], step):
             block = slice(start, start + step)
-            share = np.square(self._cosines(X[block], norms[block]))
-            if self._columns.shape[1] > len(self):
-                share = np.add.reduceat(share, self._starts, axis=1)
-            out[:, block] = share.T
+            out[:, block] = self.of_cosines(self._cosines(X[block], norms[block]))
+        return out
+
+    def of_cosines(self, cosines: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "m n"]:
+        """Alignments of tokens whose cosines with the columns of all bases are known."""
+        share = np.square(cosines)
+        if share.shape[1] > len(self):
+            share = np.add.reduceat(share, self._starts, axis=1)
         if self.complement:
-            out = 1.0 - out
+            share = 1.0 - share
         # Rounding may leave [0, 1] by some eps; NaN passes through.
-        return np.asarray(np.sqrt(np.clip(out, 0.0, 1.0)))
+        return np.asarray(np.sqrt(np.clip(share.T, 0.0, 1.0)))
 
     def signed(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "m n"]:
         """``v.x / |x|`` for targets that are one real vector each, in [-1, 1].
@@ -266,6 +276,48 @@ def overlap(A: Float[np.ndarray, "d j"], B: Float[np.ndarray, "d k"]) -> float:
     return float(np.sqrt(np.mean(np.square(principal_cosines(A, B)))))
 
 
+@dataclass(frozen=True)
+class PromptSums:
+    """Sums over the tokens of some prompts; see `sum_prompts`."""
+
+    sums: Float[np.ndarray, "b 4"]
+    counts: Float[np.ndarray, "b"]
+    undefined: int
+
+
+def sum_prompts(
+    before: Float[np.ndarray, "g b n"],
+    after: Float[np.ndarray, "g b n"],
+    signed: Float[np.ndarray, "g b n"],
+    counted: Bool[np.ndarray, "b n"],
+    tie: float,
+) -> list[PromptSums]:
+    """What `AlignmentSums` keep, of g steps at once on the same prompts side by side.
+
+    Parameters
+    ----------
+    before, after
+        Alignments; NaN for a zero token.
+    signed
+        Signed gains, or zeros.
+    counted
+        Tokens that count.
+    tie
+        Half-width of a tie.
+    """
+    step = after - before
+    known = np.isfinite(step) & counted
+    closer = np.where(np.abs(step) <= tie, 0.5, step > 0)
+    parts = (after, step, closer, signed)
+    sums = np.stack([np.where(known, x, 0.0).sum(axis=2) for x in parts], axis=2)
+    counts = np.count_nonzero(known, axis=2)
+    total = int(np.count_nonzero(counted))
+    return [
+        PromptSums(s, c.astype(np.float64), total - int(c.sum()))
+        for s, c in zip(sums, counts, strict=True)
+    ]
+
+
 class AlignmentSums:
     """Sums and counts per prompt of what gamma, gain and rho are made of; tokens are not kept.
 
@@ -354,6 +406,24 @@ class AlignmentSums:
             self._sums[p[0]] += values.sum(axis=0)
         else:
             np.add.at(self._sums, p, values)
+
+    def add_prompts(self, part: PromptSums, prompts: Int[np.ndarray, "b"], *, signed: bool) -> None:
+        """Add whole prompts whose sums are formed already (one target).
+
+        Parameters
+        ----------
+        part
+            See `sum_prompts`.
+        prompts
+            Their numbers, each once.
+        signed
+            Whether signed alignments were among them: on every call or on none.
+        """
+        self._grow(int(prompts.max()) + 1 if prompts.size else 0)
+        self._counts[prompts] += part.counts
+        self._sums[prompts, :, 0] += part.sums
+        self.undefined += part.undefined
+        self._signed += signed
 
     def _tie(self, dtype: str) -> float:
         return TIE_ULPS * float(np.finfo(dtype).eps) if self.tie is None else self.tie

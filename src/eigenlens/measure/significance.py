@@ -6,8 +6,9 @@ Tokens of one prompt depend on each other, so prompts are what is resampled and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ Alternative = Literal["two-sided", "greater", "less"]
 ALTERNATIVES = ("two-sided", "greater", "less")
 
 _BLOCK = 1 << 22
+_KEPT = 1 << 18  # entries of the largest draw that is kept, 2 MB
 
 
 @dataclass(frozen=True)
@@ -174,15 +176,36 @@ def bootstrap_ratios(
     if not p:
         raise ShapeError("no prompt has a token that counts; there is nothing to resample")
     table = np.concatenate([sums[used], counts[used, None]], axis=1)
-    rng = np.random.default_rng(seed)
-    even = np.full(p, 1.0 / p)
     out = np.empty((resamples, sums.shape[1]))
+    start = 0
+    for drawn in _draws(p, resamples, seed):
+        totals = drawn @ table
+        out[start : start + drawn.shape[0]] = totals[:, :-1] / totals[:, -1:]
+        start += drawn.shape[0]
+    return out
+
+
+def _draws(p: int, resamples: int, seed: int) -> Iterator[Float[np.ndarray, "r p"]]:
+    """How often each of p prompts is drawn, resample by resample."""
+    if p * resamples <= _KEPT:
+        yield _kept_draws(p, resamples, seed)
+        return
+    rng = np.random.default_rng(seed)
     step = max(1, _BLOCK // p)
     for start in range(0, resamples, step):
-        drawn = rng.multinomial(p, even, size=min(step, resamples - start)).astype(np.float64)
-        totals = drawn @ table
-        out[start : start + step] = totals[:, :-1] / totals[:, -1:]
-    return out
+        yield _drawn(rng, p, min(step, resamples - start))
+
+
+@lru_cache(maxsize=1)
+def _kept_draws(p: int, resamples: int, seed: int) -> Float[np.ndarray, "r p"]:
+    """The layers of one model draw the same prompts: the draw takes longer than its use."""
+    found = _drawn(np.random.default_rng(seed), p, resamples)
+    found.flags.writeable = False
+    return found
+
+
+def _drawn(rng: np.random.Generator, p: int, n: int) -> Float[np.ndarray, "n p"]:
+    return rng.multinomial(p, np.full(p, 1.0 / p), size=n).astype(np.float64)
 
 
 def cluster_intervals(

@@ -56,12 +56,19 @@ def sink_mask(
     if norms.shape[1] != prompts.shape[0]:
         raise ShapeError(f"{norms.shape[1]} norms but the prompts of {prompts.shape[0]} tokens")
     mask = np.zeros(norms.shape, dtype=bool)
-    for prompt in np.unique(prompts):
-        own = np.flatnonzero(prompts == prompt)
-        values = norms[:, own]
-        mask[:, own] = values > threshold * np.median(values, axis=1, keepdims=True)
+    if prompts.size:
+        order = np.argsort(prompts, kind="stable")
+        _, starts, sizes = np.unique(prompts[order], return_index=True, return_counts=True)
+        column = np.arange(prompts.size) - np.repeat(starts, sizes)
+        row = np.repeat(np.arange(sizes.size), sizes)
+        table = np.full((norms.shape[0], sizes.size, sizes.max()), np.inf)
+        table[:, row, column] = norms[:, order]
+        ranked = np.sort(table, axis=2)
+        every = np.arange(sizes.size)
+        median = (ranked[:, every, (sizes - 1) // 2] + ranked[:, every, sizes // 2]) / 2
+        mask[:, order] = norms[:, order] > threshold * median[:, row]
         if first:
-            mask[:, own[0]] = True
+            mask[:, order[starts]] = True
     if at_any_depth:
         mask[:] = mask.any(axis=0)
     return np.asarray(mask)
@@ -140,9 +147,12 @@ class MeanDirection:
         NumericsError
             A token holds a NaN or an infinity.
         """
-        own, n = unit_sum(X)
-        self._total = own if self._total is None else self._total + own
-        self.n_tokens += n
+        self.add_sum(*unit_sum(X))
+
+    def add_sum(self, total: Float[np.ndarray, "d"], n_tokens: int) -> None:
+        """Add a sum of unit tokens, and how many they are."""
+        self._total = total if self._total is None else self._total + total
+        self.n_tokens += n_tokens
 
     def basis(self) -> Float[np.ndarray, "d 1"] | None:
         """The direction as a unit column, or None when there is none (no token, or sum 0)."""

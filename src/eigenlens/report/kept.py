@@ -21,5 +21,7 @@ def kept_view(rows: Sequence[Mapping[str, Any]], folders: Mapping[str, str]) -> 
             row["kind"], inert(row["of"] or "layers"), str(row["files"]), size_text(row["bytes"])
         )
     lines = [f" {kind} lie in {inert(folder)}" for kind, folder in folders.items()]
-    told = "\n".join(lines) + "\n `eigenlens cache clear results|weights|all|ORG/NAME` removes them."
+    told = (
+        "\n".join(lines) + "\n `eigenlens cache clear results|weights|all|ORG/NAME` removes them."
+    )
     return Group(table, Text(told, overflow="fold"))

@@ -20,7 +20,8 @@ from eigenlens.errors import NumericsError
 from eigenlens.spectra.decode import decode_leader
 from eigenlens.spectra.estimate import layer_costs
 from eigenlens.spectra.heads import HeadReader
-from eigenlens.spectra.maps import LinearMap, build_map, spectral_norm
+from eigenlens.spectra.maps import LinearMap, build_map
+from eigenlens.spectra.norms import spectral_norm
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.orders import Order, resolve_order, whole_pairs
 from eigenlens.spectra.principal import Principal, find_principal, sure_bars, target_basis
@@ -198,8 +199,7 @@ def analyse(
         pairs, principal = leading(a, order, options)
         if pairs.norm == 0 and options.dtype != "float64":
             _refuse_underflow(circuit, options)
-        full = pairs.complete
-        frobenius = a.frobenius_norm(exact=full)  # Henrici's departure is a difference of squares
+        full, frobenius = pairs.complete, pairs.frobenius
     except NumericsError as error:
         raise NumericsError(f"{circuit.stack} layer {circuit.layer}: {error}") from None
     basis = target_basis(a, pairs, principal)

@@ -10,9 +10,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Complex, Float, Num
+from jaxtyping import Bool, Complex, Float, Int
 
 from eigenlens.errors import NumericsError
+from eigenlens.spectra.lifted import Lifted, Vectors, columns, fix_phase
 from eigenlens.spectra.maps import LinearMap, LowRank, times
 from eigenlens.spectra.orders import Order, leading_first, whole_pairs
 
@@ -43,9 +44,10 @@ class Eigenpairs:
         Eigenvalues; a conjugate pair is whole, positive imaginary part first.
     right, left
         Unit columns, ``A v = lambda v`` and ``w^H A = lambda w^H``; the largest-magnitude entry is
-        real and positive.
+        real and positive. Of a full spectrum they may be `Lifted`: indexing makes arrays of them.
     residuals, left_residuals
-        ``|A v - lambda v| / |A|_2`` and the same of the left vector.
+        ``|A v - lambda v| / |A|_2`` and the same of the left vector, or bounds above them
+        (`eigenlens.spectra.in_core`).
     conditions
         ``1 / |w^H v|``, how many times a perturbation of A is magnified in lambda.
     error_bars
@@ -57,11 +59,13 @@ class Eigenpairs:
         True when these are all eigenvalues but the kernel's that the shape prescribes.
     solver
         What produced them: ``dense-core``, ``dense`` or ``krylov``.
+    frobenius
+        ``|A|_F``; for some leading pairs of a large map to six digits only.
     """
 
     values: Complex[np.ndarray, "k"]
-    right: Complex[np.ndarray, "d k"]
-    left: Complex[np.ndarray, "d k"]
+    right: Complex[np.ndarray, "d k"] | Lifted
+    left: Complex[np.ndarray, "d k"] | Lifted
     residuals: Float[np.ndarray, "k"]
     left_residuals: Float[np.ndarray, "k"]
     conditions: Float[np.ndarray, "k"]
@@ -69,6 +73,7 @@ class Eigenpairs:
     norm: float
     complete: bool
     solver: str
+    frobenius: float = math.nan
 
     def leading(self, k: int | None) -> Eigenpairs:
         """The first `k` pairs, a conjugate pair whole; no longer complete if any is cut off."""
@@ -84,8 +89,8 @@ class Eigenpairs:
         return replace(
             self,
             values=self.values[index],
-            right=self.right[:, index],
-            left=self.left[:, index],
+            right=columns(self.right, index),
+            left=columns(self.left, index),
             residuals=self.residuals[index],
             left_residuals=self.left_residuals[index],
             conditions=self.conditions[index],
@@ -133,36 +138,126 @@ def certify(
     """
     index = leading_first(raw.values, order)
     values, right, left = raw.values[index], raw.right[:, index], raw.left[:, index]
-    eps = float(np.finfo(a.dtype).eps)
+    half, back = one_of_each_pair(values, right, left)
+    mirrored = half[back] != np.arange(values.size)
+    right, left = right[:, half], left[:, half]
     if lift and isinstance(a, LowRank):
         right, left = times(a.left, right), times(a.right.T, left)
-        # A core vector that a factor annihilates stands for the kernel, not for a pair of A: its
-        # image is rounding, and a zero vector would have residual 0.
-        floor = 100 * eps * np.linalg.norm(a.left), 100 * eps * np.linalg.norm(a.right)
-        real = (np.linalg.norm(right, axis=0) > floor[0]) & (
-            np.linalg.norm(left, axis=0) > floor[1]
-        )
-        if np.any(np.abs(values[~real]) > 1e3 * eps * max(norm, rounding)):
+        real = not_annihilated(a, right, left)
+        if not kernel_only(values[half[~real]], a, norm, rounding):
             return None
-        values, right, left = values[real], right[:, real], left[:, real]
+        kept = real[back]
+        values, mirrored, back = values[kept], mirrored[kept], (np.cumsum(real) - 1)[back[kept]]
+        half, right, left = np.flatnonzero(~mirrored), right[:, real], left[:, real]
     right, left = fix_phase(right), fix_phase(left)
+    found = measured(a, norm, values[half], right, left).at(back)
+    right, left = right[:, back], left[:, back]
+    for side in (right, left):
+        side.imag[:, mirrored] *= -1
+    return assembled(found, values, right, left, a, norm, rounding, raw.complete, name)
+
+
+def one_of_each_pair(
+    values: Complex[np.ndarray, "k"],
+    right: Complex[np.ndarray, "n k"],
+    left: Complex[np.ndarray, "n k"],
+) -> tuple[Int[np.ndarray, "h"], Int[np.ndarray, "k"]]:
+    """Positions to measure, and for all positions the place of their measure among them.
+
+    The second of a conjugate pair has the measures of the first, if its vectors are the conjugates.
+    """
+    half: list[int] = []
+    back = np.zeros(values.size, dtype=np.int64)
+    for i in range(values.size):
+        repeats = (
+            values[i].imag < 0
+            and i > 0
+            and values[i] == values[i - 1].conj()
+            and np.array_equal(right[:, i], right[:, i - 1].conj())
+            and np.array_equal(left[:, i], left[:, i - 1].conj())
+        )
+        if not repeats:
+            half.append(i)
+        back[i] = len(half) - 1
+    return np.asarray(half, dtype=np.int64), back
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Of each pair: residuals on both sides relative to ``|A|_2``, and ``|w^H v|``."""
+
+    residuals: Float[np.ndarray, "k"]
+    left_residuals: Float[np.ndarray, "k"]
+    overlaps: Float[np.ndarray, "k"]
+
+    def at(self, index: np.ndarray) -> Measures:
+        """Those of the pairs at `index`, in that sequence."""
+        return Measures(self.residuals[index], self.left_residuals[index], self.overlaps[index])
+
+
+def measured(
+    a: LinearMap,
+    norm: float,
+    values: Complex[np.ndarray, "k"],
+    right: Complex[np.ndarray, "d k"],
+    left: Complex[np.ndarray, "d k"],
+) -> Measures:
+    """Residuals and overlaps of unit vectors, evaluated against the factors."""
     residuals = np.linalg.norm(a.matvec(right) - right * values, axis=0) / norm
     left_residuals = np.linalg.norm(a.rmatvec(left) - left * values.conj(), axis=0) / norm
-    overlap = np.abs(np.einsum("dk,dk->k", left.conj(), right)).astype(np.float64)
-    conditions = np.full(overlap.shape, np.inf)
-    np.divide(1.0, overlap, out=conditions, where=overlap > 0)
-    residuals = residuals.astype(np.float64)
+    overlaps = np.abs(np.einsum("dk,dk->k", left.conj(), right))
+    return Measures(*(x.astype(np.float64) for x in (residuals, left_residuals, overlaps)))
+
+
+def not_annihilated(
+    a: LowRank, right: Complex[np.ndarray, "d k"], left: Complex[np.ndarray, "d k"]
+) -> Bool[np.ndarray, "k"]:
+    """Which of the core's unit vectors have a lifted form that is more than rounding.
+
+    One that a factor annihilates stands for the kernel, not for a pair of A: its image is rounding,
+    and a zero vector would have residual 0.
+    """
+    eps = float(np.finfo(a.dtype).eps)
+    floor = 100 * eps * np.linalg.norm(a.left), 100 * eps * np.linalg.norm(a.right)
+    return np.asarray(
+        (np.linalg.norm(right, axis=0) > floor[0]) & (np.linalg.norm(left, axis=0) > floor[1])
+    )
+
+
+def kernel_only(
+    values: Complex[np.ndarray, "k"], a: LinearMap, norm: float, rounding: float
+) -> bool:
+    """Whether all of these eigenvalues are 0 up to rounding."""
+    eps = float(np.finfo(a.dtype).eps)
+    return not np.any(np.abs(values) > 1e3 * eps * max(norm, rounding))
+
+
+def assembled(
+    found: Measures,
+    values: Complex[np.ndarray, "k"],
+    right: Vectors,
+    left: Vectors,
+    a: LinearMap,
+    norm: float,
+    rounding: float,
+    complete: bool,
+    name: str,
+) -> Eigenpairs:
+    """The pairs with conditions and error bars from their measures."""
+    eps = float(np.finfo(a.dtype).eps)
+    conditions = np.full(found.overlaps.shape, np.inf)
+    np.divide(1.0, found.overlaps, out=conditions, where=found.overlaps > 0)
+    conditions = np.maximum(conditions, 1.0)
     return Eigenpairs(
         values=values,
         right=right,
         left=left,
-        residuals=residuals,
-        left_residuals=left_residuals.astype(np.float64),
-        conditions=np.maximum(conditions, 1.0),
-        error_bars=np.maximum(conditions, 1.0)
-        * np.maximum(residuals * norm, eps * max(norm, rounding)),
+        residuals=found.residuals,
+        left_residuals=found.left_residuals,
+        conditions=conditions,
+        error_bars=conditions * np.maximum(found.residuals * norm, eps * max(norm, rounding)),
         norm=norm,
-        complete=raw.complete,
+        complete=complete,
         solver=name,
     )
 
@@ -196,22 +291,6 @@ def without_kernel(pairs: Eigenpairs, size: int) -> Eigenpairs:
     """Drop the d - r eigenvalues of smallest modulus: the kernel that the shape prescribes."""
     by_modulus = np.argsort(-np.abs(pairs.values), kind="stable")
     return pairs.take(np.sort(by_modulus[:size]))
-
-
-def fix_phase(vectors: Num[np.ndarray, "d k"]) -> Complex[np.ndarray, "d k"]:
-    """Unit columns whose largest-magnitude entry (the lowest index on ties) is real, positive."""
-    norms = np.linalg.norm(vectors, axis=0)
-    safe = np.where(norms > 0, norms, 1)
-    vectors = vectors / safe
-    magnitude = np.abs(vectors)
-    # Entries equal up to rounding are ties: take the first of them, not the luckiest.
-    tied = magnitude >= magnitude.max(axis=0, keepdims=True) * (
-        1 - 64 * np.finfo(magnitude.dtype).eps
-    )
-    pivot = vectors[np.argmax(tied, axis=0), np.arange(vectors.shape[1])]
-    size = np.abs(pivot)
-    phase = np.where(size > 0, pivot / np.where(size > 0, size, 1), 1)
-    return np.asarray(vectors / phase, dtype=np.result_type(vectors.dtype, np.complex64))
 
 
 def of_zero(a: LinearMap, k: int | None) -> Eigenpairs:

@@ -7,7 +7,7 @@ both; what bounds the time is how often the matrix is read.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from jaxtyping import Complex, Float
 from eigenlens.blas import cores, one_thread
 from eigenlens.spectra.certify import TOLERANCES, RawPairs
 from eigenlens.spectra.maps import times
+from eigenlens.spectra.norms import Asked, SpectralNorm
 from eigenlens.spectra.orders import Order, leading_first, whole_pairs
 
 Vector = Float[np.ndarray, "n"]
@@ -26,8 +27,8 @@ Run = Generator[Vector, Vector, Found | None]
 """Yields the vector it wants multiplied, is sent the product, returns what it found."""
 
 _THREADS_FROM = 640  # from this size on each run has a thread of its own
-_SHARED_FROM = 1536  # and from this one the matrix exceeds the caches: both share each pass over it
-_BLOCK_BYTES = 1 << 19  # rows that stay in a core's cache between their two uses
+_SHARED_FROM = 1536  # and from this one the matrix exceeds the caches: all share each pass over it
+_BLOCK_BYTES = 1 << 21  # rows that stay in the caches between their uses; measured
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class Krylov:
         but more orthogonalisation; measured for k = 8 at n = 400 to 4096.
     max_restarts
         Bound on restarts.
+    beside
+        A norm that is found on the way: it goes along with shared passes over the same matrix, or
+        fills a core that has nothing to do.
     """
 
     name: str = "krylov"
@@ -60,6 +64,7 @@ class Krylov:
     extra: int = 2
     basis: int = 96
     max_restarts: int = 100
+    beside: SpectralNorm | None = None
 
     def solve(self, core: Float[np.ndarray, "n n"], k: int | None, order: Order) -> RawPairs | None:
         """At least `k` leading pairs; None if a run stalls or the two disagree."""
@@ -69,7 +74,7 @@ class Krylov:
         size = min(n - 1, max(self.basis, 3 * (k + self.extra)))
         rng = np.random.default_rng(self.seed)
         right, left = (self._run(n, core.dtype, k, order, size, own) for own in rng.spawn(2))
-        found = _both(core, right, left)
+        found = _both(core, right, left, self.beside)
         if found is None:
             return None
         (values, columns), (others, rows) = found
@@ -156,7 +161,9 @@ def _orthogonal(
     return y - second @ basis, first + second
 
 
-def _both(core: Float[np.ndarray, "n n"], right: Run, left: Run) -> tuple[Found, Found] | None:
+def _both(
+    core: Float[np.ndarray, "n n"], right: Run, left: Run, beside: SpectralNorm | None = None
+) -> tuple[Found, Found] | None:
     """Drive both runs to their end; None if either stalls.
 
     Small matrices live in the caches, and the runs are independent threads. Of a large one each
@@ -170,10 +177,14 @@ def _both(core: Float[np.ndarray, "n n"], right: Run, left: Run) -> tuple[Found,
         else:
             with one_thread(), ThreadPoolExecutor(2) as pool:
                 tasks = [pool.submit(_drive, right, core), pool.submit(_drive, left, core.T)]
+                if beside is not None:  # taken up by the core that is done first
+                    pool.submit(lambda: beside.value)
                 found = [task.result() for task in tasks]
     else:
         with one_thread(), ThreadPoolExecutor(workers) as pool:
-            found = _share(core, [right, left], pool, workers)
+            runs = [_asking(right, transposed=False), _asking(left, transposed=True)]
+            guests = [beside.products()] if beside is not None and beside.shares else []
+            found = _share(core, runs, guests, pool, workers)
     if found[0] is None or found[1] is None:
         return None
     return found[0], found[1]
@@ -190,48 +201,75 @@ def _drive(run: Run, matrix: Float[np.ndarray, "n n"]) -> Found | None:
         return found
 
 
-def _share(
-    core: Float[np.ndarray, "n n"], runs: list[Run], pool: ThreadPoolExecutor, workers: int
-) -> list[Found | None]:
-    """Both runs in lock-step: the first gets products with the matrix, the other the transpose.
+Client = Generator[Asked, np.ndarray | None, Found | None]
+"""Asks for products with the matrix or its transpose, one at a time."""
 
-    A block of rows is small enough to stay in a core's cache between its two uses.
+
+def _asking(run: Run, transposed: bool) -> Client:
+    """A run whose products are all of one kind."""
+    x = next(run)
+    while True:
+        y = yield transposed, x
+        try:
+            x = run.send(np.asarray(y))
+        except StopIteration as end:
+            found: Found | None = end.value
+            return found
+
+
+def _share(
+    core: Float[np.ndarray, "n n"],
+    runs: Sequence[Client],
+    guests: Sequence[Generator[Asked, np.ndarray | None, None]],
+    pool: ThreadPoolExecutor,
+    workers: int,
+) -> list[Found | None]:
+    """All of them in lock-step: one pass over the matrix serves what everyone asks for.
+
+    A block of rows is small enough to stay in the caches between its uses. It ends with the runs,
+    whether or not the guests are done.
     """
     n = core.shape[0]
     rows = max(1, _BLOCK_BYTES // (n * core.itemsize))
     bounds = np.linspace(0, n, workers + 1).astype(int)
-    found: list[Found | None] = [None, None]
-    asked: list[Vector | None] = [next(run) for run in runs]
+    everyone = [*runs, *guests]
+    found: list[Found | None] = [None] * len(everyone)
+    asked: list[Asked | None] = [next(client) for client in everyone]
 
-    def half(worker: int) -> tuple[np.ndarray, Vector]:
-        x, w = asked
+    def part(worker: int) -> list[np.ndarray]:
         low, high = int(bounds[worker]), int(bounds[worker + 1])
-        y, z = np.zeros(high - low, dtype=core.dtype), np.zeros(n, dtype=core.dtype)
+        wanted = [a for a in asked if a is not None]
+        products = [np.zeros(n if t else high - low, dtype=core.dtype) for t, _ in wanted]
         for start in range(low, high, rows):
             stop = min(start + rows, high)
             block = core[start:stop]
-            if x is not None:
-                np.matmul(block, x, out=y[start - low : stop - low])
-            if w is not None:
-                z += w[start:stop] @ block
-        return y, z
+            for (transposed, x), product in zip(wanted, products, strict=True):
+                if transposed:
+                    product += x[start:stop] @ block
+                else:
+                    np.matmul(block, x, out=product[start - low : stop - low])
+        return products
 
-    def advance(i: int, product: Vector) -> Vector | None:
-        if asked[i] is None:
-            return None
+    def advance(i: int, product: Vector) -> Asked | None:
         try:
-            return runs[i].send(product)
+            return everyone[i].send(product)
         except StopIteration as end:
             found[i] = end.value
             return None
 
-    while any(x is not None for x in asked):
-        halves = list(pool.map(half, range(workers)))
-        products = np.concatenate([y for y, _ in halves]), np.sum([z for _, z in halves], axis=0)
-        asked = list(pool.map(advance, range(2), products))
-        if any(asked[i] is None and found[i] is None for i in range(2)):
+    while any(x is not None for x in asked[: len(runs)]):
+        parts = zip(*pool.map(part, range(workers)), strict=True)
+        waiting = [i for i, a in enumerate(asked) if a is not None]
+        summed = [a[0] for a in asked if a is not None]
+        products = [
+            np.sum(p, axis=0) if transposed else np.concatenate(p)
+            for transposed, p in zip(summed, parts, strict=True)
+        ]
+        for i, answer in zip(waiting, pool.map(advance, waiting, products), strict=True):
+            asked[i] = answer
+        if any(asked[i] is None and found[i] is None for i in range(len(runs))):
             break  # one stalled: the other's answer would not be used
-    return found
+    return found[: len(runs)]
 
 
 def _agreement(dtype: np.dtype[np.floating]) -> float:

@@ -9,7 +9,6 @@ and is kept dense.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +23,6 @@ OPERATORS = ("raw", "folded")
 """`raw`: F alone, output scale included. `folded`: with the gains of the norms around it."""
 
 _LARGE = 1 << 31  # multiplications, d r^2, from which on norms are good to six digits only
-_DENSE_NORM_LIMIT = 64  # below this size an SVD is cheaper than starting a Lanczos process
 
 
 def times(
@@ -92,6 +90,16 @@ class LowRank:
         return float(np.sqrt(max(float(np.vdot(outer, inner)), 0.0)))
 
     @cached_property
+    def exponents(self) -> tuple[Int[np.ndarray, "r"], Int[np.ndarray, "r"]]:
+        """Power of two above the largest entry of each column of L and of each row of R; kept."""
+        return _exponents(self.left, 0), _exponents(self.right, 1)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether a factor is zero."""
+        return any(bool(_absent(side).all()) for side in self.exponents)
+
+    @cached_property
     def grams(self) -> tuple[Float[np.ndarray, "r r"], Float[np.ndarray, "r r"]]:
         """``L^T L`` and ``R R^T``, O(d r^2); kept, since both norms come from them."""
         return np.asarray(self.left.T @ self.left), np.asarray(self.right @ self.right.T)
@@ -102,7 +110,7 @@ class LowRank:
 
         Scaled to unit size first, so that no square leaves the range of float32.
         """
-        if self.dtype.itemsize == 4 or self.d * self.rank_bound**2 < _LARGE:
+        if self.dtype.itemsize == 4 or not is_large(self) or "grams" in vars(self):
             return self.grams
         found = []
         for factor, transpose in ((self.left, True), (self.right, False)):
@@ -140,6 +148,16 @@ class Full:
         """Compute dtype."""
         return self.matrix.dtype
 
+    @cached_property
+    def exponents(self) -> Int[np.ndarray, ""]:
+        """Power of two above the largest entry; kept."""
+        return _exponents(self.matrix, None)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether all entries are 0."""
+        return bool(_absent(self.exponents))
+
     def matvec(self, x: Inexact[np.ndarray, "d *m"]) -> Inexact[np.ndarray, "d *m"]:
         """``A x`` for one vector or a block of columns."""
         return times(self.matrix, x)
@@ -173,6 +191,11 @@ _LARGEST_EXPONENT = {"float32": 4, "float64": 64}
 _UNEVEN = 8  # powers of two by which an inner index may differ from another in |L_j| / |R_j|
 
 
+def is_large(a: LinearMap) -> bool:
+    """Whether norms are good to six digits only, unless they are asked for exactly."""
+    return a.d * a.rank_bound**2 >= _LARGE
+
+
 def normalised(a: LinearMap) -> tuple[LinearMap, int]:
     """A map B and an integer e with ``A = 2^e B``, entries of B's factors of order 1.
 
@@ -188,12 +211,12 @@ def normalised(a: LinearMap) -> tuple[LinearMap, int]:
     """
     limit = _LARGEST_EXPONENT[a.dtype.name]
     if isinstance(a, Full):
-        top = _exponents(a.matrix, None)
+        top = a.exponents
         exponent = int(top)
         if _absent(top) or abs(exponent) <= limit:
             return a, 0
         return Full(np.ldexp(a.matrix, -exponent)), exponent
-    left, right = _exponents(a.left, 0), _exponents(a.right, 1)
+    left, right = a.exponents
     live = ~(_absent(left) | _absent(right))
     if _absent(left).all() or _absent(right).all():
         return a, 0
@@ -230,7 +253,7 @@ def _exponents(x: Float[np.ndarray, "n m"], axis: int | None) -> Int[np.ndarray,
             f"F has factors that are not finite in {x.dtype.name}; check the weights, or use "
             "--dtype float64"
         )
-    return np.where(size > 0, np.frexp(size)[1], _NOTHING).astype(np.int32)
+    return np.asarray(np.where(size > 0, np.frexp(size)[1], _NOTHING), dtype=np.int32)
 
 
 def restored(x: float, exponent: int) -> float:
@@ -248,97 +271,6 @@ def restored(x: float, exponent: int) -> float:
             f"F has a norm near 1e{math.log10(x) + exponent * math.log10(2):.0f}, beyond the range "
             "of float64; scale the weights down"
         ) from None
-
-
-def product_rounding(a: LinearMap) -> float:
-    """Size of what rounding in units of eps does to ``L R``: as ``|A|_2``, or more if it cancels.
-
-    Rounding errors of the entries are all but independent, with variances ``sum_k (L_ik R_kj)^2``;
-    the spectral norm of such a matrix is about its largest row norm plus its largest column norm
-    (Bandeira and van Handel, 2016).
-    """
-    if isinstance(a, Full):
-        return 0.0
-    outer = np.einsum("ij,ij->j", a.left, a.left)
-    inner = np.einsum("ij,ij->i", a.right, a.right)
-    rows = float(np.einsum("ij,ij,j->i", a.left, a.left, inner).max())
-    columns = float(np.einsum("ij,ij,i->j", a.right, a.right, outer).max())
-    return math.sqrt(rows) + math.sqrt(columns)
-
-
-def spectral_norm(a: LinearMap, seed: int = 0) -> float:
-    """``|A|_2``, the largest singular value.
-
-    An SVD for small matrices, else a Lanczos process with a seeded start: on ``A^T A``, or within
-    the row space of a low-rank A, where it needs no more than the r x r Gram matrices. The value
-    converges long before the vector, so a flat top of the spectrum does no harm.
-    """
-    fit, exponent = normalised(a)
-    if fit is not a:
-        return restored(spectral_norm(fit, seed), exponent)
-    if a.rank_bound <= _DENSE_NORM_LIMIT or a.d <= _DENSE_NORM_LIMIT:
-        return _norm_by_svd(a)
-    rng = np.random.default_rng(seed)
-    loose = 1e-5 if a.d * a.rank_bound**2 >= _LARGE else 0.03 * float(np.finfo(a.dtype).eps) ** 0.5
-    if isinstance(a, LowRank):
-        # u = R^T x: A^T A u = R^T (L^T L) (R R^T) x, and u.v = x (R R^T) y.
-        outer, inner = a.rough_grams
-        start = np.asarray(rng.standard_normal(inner.shape[0]), dtype=inner.dtype)
-        top = _lanczos(lambda mx: outer @ mx, lambda x: inner @ x, start, loose)
-    else:
-        matrix = a.matrix
-        start = np.asarray(rng.standard_normal(a.d), dtype=a.dtype)
-        top = _lanczos(lambda x: matrix.T @ (matrix @ x), lambda x: x, start, loose)
-    return _norm_by_svd(a) if top is None else float(np.sqrt(max(top, 0.0)))
-
-
-def _norm_by_svd(a: LinearMap) -> float:
-    if isinstance(a, LowRank):  # the small factors of two QRs carry all singular values
-        left: np.ndarray = np.asarray(np.linalg.qr(a.left, mode="r"))
-        right: np.ndarray = np.asarray(np.linalg.qr(a.right.T, mode="r"))
-        return float(np.linalg.norm(left @ right.T, 2))
-    return float(np.linalg.norm(a.matrix, 2))
-
-
-def _lanczos(
-    apply: Callable[[np.ndarray], np.ndarray],
-    metric: Callable[[np.ndarray], np.ndarray],
-    start: Float[np.ndarray, "n"],
-    tolerance: float,
-    steps: int = 300,
-) -> float | None:
-    """Largest eigenvalue of an operator that is self-adjoint and >= 0 in an inner product.
-
-    The inner product is ``x . metric(y)``, and `apply` takes ``metric(x)`` to the operator's image
-    of x. Full reorthogonalisation; None if the value has not settled after `steps`. The error of
-    the value is the square of the residual over the gap, hence loose bounds on the residual serve.
-    """
-    eps = float(np.finfo(start.dtype).eps)
-    steps = min(steps, start.size)
-    basis = np.empty((steps, start.size), dtype=start.dtype)
-    dual = np.empty_like(basis)
-    small = np.zeros((steps, steps))
-    x, mx = start, metric(start)
-    size = float(np.sqrt(max(float(x @ mx), 0.0)))
-    for j in range(steps):
-        if size == 0.0:
-            return 0.0
-        basis[j], dual[j] = x / size, mx / size
-        x = apply(dual[j])
-        for _ in range(2):
-            c = dual[: j + 1] @ x
-            x = x - c @ basis[: j + 1]
-            small[j, j] += c[j]
-        mx = metric(x)
-        size = float(np.sqrt(max(float(x @ mx), 0.0)))
-        last = j + 1 == start.size
-        if j % 5 == 4 or last or size <= 10 * eps * small[0, 0]:
-            values, vectors = np.linalg.eigh(small[: j + 1, : j + 1])
-            if last or size * abs(vectors[-1, -1]) <= tolerance * values[-1]:
-                return float(values[-1])
-        if j + 1 < steps:
-            small[j, j + 1] = small[j + 1, j] = size
-    return None
 
 
 def build_factors(circuit: OVCircuit, operator: str = "raw", dtype: str = "float64") -> LowRank:

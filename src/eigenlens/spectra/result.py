@@ -10,6 +10,7 @@ from jaxtyping import Complex, Float
 
 from eigenlens.circuit.plans import Skipped
 from eigenlens.frames import frame
+from eigenlens.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,8 +200,8 @@ class LayerSpectrum:
         }
 
 
-@dataclass(frozen=True)
-class Spectrum:
+@dataclass(frozen=True, repr=False)
+class Spectrum(Shown, shown_as="spectrum"):
     """The spectra of a model's attention layers.
 
     Attributes

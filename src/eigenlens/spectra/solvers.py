@@ -8,18 +8,22 @@ left vectors of the small problem it likes best; lifting them to R^d and certify
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
+from eigenlens.blas import one_thread
 from eigenlens.errors import NumericsError, OptionError
+from eigenlens.spectra import in_core
 from eigenlens.spectra.certify import (
     TOLERANCES,
     Eigenpairs,
     RawPairs,
     certify,
-    fix_phase,
     of_zero,
     rescaled,
     without_kernel,
@@ -27,14 +31,15 @@ from eigenlens.spectra.certify import (
 )
 from eigenlens.spectra.dense import Dense
 from eigenlens.spectra.krylov import Krylov
+from eigenlens.spectra.lifted import fix_phase
 from eigenlens.spectra.maps import (
     Full,
     LinearMap,
     LowRank,
     normalised,
-    product_rounding,
-    spectral_norm,
+    restored,
 )
+from eigenlens.spectra.norms import SpectralNorm, product_rounding
 from eigenlens.spectra.orders import Order, scaled
 
 __all__ = [
@@ -131,9 +136,9 @@ def eigenpairs(
         beyond the range of its dtype.
     """
     size = a.rank_bound
-    tolerance = TOLERANCES[a.dtype.name]
     if k is not None:
         k = min(k, size)
+    methods = choose_solvers(solver, size, k, seed)
     low_rank = isinstance(a, LowRank) and size < a.d
     a, exponent = normalised(a)
     rounding = product_rounding(a)
@@ -141,40 +146,86 @@ def eigenpairs(
         a = Full(a.dense())  # nothing is gained by factors as large as the matrix
         a, more = normalised(a)
         exponent, rounding = exponent + more, math.ldexp(rounding, -more)
-    order = scaled(order, exponent)
-    norm = spectral_norm(a, seed)
-    if norm == 0.0:
-        return of_zero(a, k)
+    found = _certified(a, k, scaled(order, exponent), methods, SpectralNorm(a, seed), rounding)
+    frobenius = a.frobenius_norm(exact=k is None)
+    return replace(rescaled(found, exponent), frobenius=restored(frobenius, exponent))
+
+
+def _certified(
+    a: LinearMap,
+    k: int | None,
+    order: Order,
+    methods: Sequence[Solver],
+    norm: SpectralNorm,
+    rounding: float,
+) -> Eigenpairs:
+    """Pairs that meet the tolerance, of a map that is normalised."""
+    size, low_rank, tolerance = a.rank_bound, isinstance(a, LowRank), TOLERANCES[a.dtype.name]
     core = a.core()
+    full: RawPairs | None = None
+    if isinstance(a, LowRank) and k is None and a.d * size**2 >= in_core.FROM:
+        full = _beside_norm(a, core, order, norm)
+        methods = [_Known(full)]
+    elif isinstance(a, LowRank) and not a.is_zero:
+        _ = a.rough_grams  # with all cores, before the norm is taken from them with one
+    waits = isinstance(methods[0], Krylov) and not a.is_zero  # for products that it can share
+    if not waits and norm.value == 0.0:
+        return of_zero(a, k)
     worst = np.inf
-    for method in choose_solvers(solver, size, k, seed):
+    if isinstance(a, LowRank) and full is not None:
+        found = in_core.certify_in_core(a, core, norm.value, full, order, "dense-core", rounding)
+        if found is not None and worst_residual(found) <= tolerance:
+            return found
+    for method in methods:
         name = f"{method.name}-core" if low_rank else method.name
         found = _solved(a, norm, method, core, k, order, name, rounding)
         if found is None:
             continue
         worst = worst_residual(found)
         if worst <= tolerance:
-            return rescaled(found, exponent)
+            return found
     if low_rank:
         raw = _guarded(Dense(), a.dense(), None, order)
         if raw is not None:
-            found = certify(a, norm, raw, order, "dense", lift=False, rounding=rounding)
+            found = certify(a, norm.value, raw, order, "dense", lift=False, rounding=rounding)
         else:
             found = None
         if found is not None:
             found = without_kernel(found, size).leading(k)
             worst = worst_residual(found)
             if worst <= tolerance:
-                return rescaled(found, exponent)
+                return found
     raise NumericsError(
         f"no solver reached the tolerance {tolerance:g} of {a.dtype.name}: the worst residual is "
         f"{worst:.2g} of |F|; try --dtype float64 or --solver dense"
     )
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What the dense solver has found already."""
+
+    pairs: RawPairs | None
+    name: str = "dense"
+
+    def solve(self, core: Float[np.ndarray, "n n"], k: int | None, order: Order) -> RawPairs | None:
+        """The pairs that are known."""
+        return self.pairs
+
+
+def _beside_norm(
+    a: LowRank, core: Float[np.ndarray, "r r"], order: Order, norm: SpectralNorm
+) -> RawPairs | None:
+    """All pairs of the core, which keeps one core busy, and beside them the norms of the map."""
+    with one_thread(), ThreadPoolExecutor(1) as pool:
+        task = pool.submit(_guarded, Dense(), core, None, order)
+        _ = a.grams, norm.value  # both norms and the certificates come from the Gram matrices
+        return task.result()
+
+
 def _solved(
     a: LinearMap,
-    norm: float,
+    norm: SpectralNorm,
     method: Solver,
     core: Float[np.ndarray, "n n"],
     k: int | None,
@@ -187,11 +238,15 @@ def _solved(
     Pairs of the kernel drop out on lifting; where too few are left, all are asked for.
     """
     lift = core.shape[0] < a.d
+    if isinstance(method, Krylov):
+        method = replace(method, beside=norm)
     for count in dict.fromkeys((k, None)):
         raw = _guarded(method, core, count, order)
         if raw is None:
             return None
-        found = certify(a, norm, raw, order, name, lift=lift, rounding=rounding)
+        if norm.value == 0.0:
+            return of_zero(a, k)
+        found = certify(a, norm.value, raw, order, name, lift=lift, rounding=rounding)
         if found is None:
             return None
         if k is None or raw.complete or found.values.size >= k:

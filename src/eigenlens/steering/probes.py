@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from eigenlens.arrays import upcast
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import NumericsError, OptionError, ShapeError
 
@@ -53,12 +54,16 @@ class Reader:
     ----------
     values
         W_V repeated over the heads that share it, (m, d).
-    F
-        The layer matrix, (d, d).
+    W_O
+        The output projection, (d, m); ``F = W_O @ values`` is never formed.
     """
 
     values: Float[np.ndarray, "m d"]
-    F: Float[np.ndarray, "d d"]
+    W_O: Float[np.ndarray, "d m"]
+
+    def image(self, x: Float[np.ndarray, "d"]) -> Float[np.ndarray, "d"]:
+        """``F x`` through the factors."""
+        return np.asarray(self.W_O @ (self.values @ x))
 
 
 def repeated_values(circuit: OVCircuit) -> Float[np.ndarray, "m d"]:
@@ -83,7 +88,7 @@ def reader(circuit: OVCircuit) -> Reader:
             f"{circuit.d_model}: it has no eigenvectors to steer"
         )
     values = repeated_values(circuit)
-    return Reader(values, np.asarray(np.asarray(circuit.W_O, dtype=np.float64) @ values))
+    return Reader(values, upcast(circuit.W_O))
 
 
 @dataclass(frozen=True)
@@ -157,13 +162,32 @@ def calibrated(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
             "the calibrated probe needs text and a live model; use --probe eigen for weights only"
         )
     g = layer.values @ eigen(layer, u, None).written
-    m = len(g)
-    rho = RIDGE * float(np.trace(moments.second)) / m
-    if not rho > 0:
-        raise NumericsError("the head outputs are all 0 over the calibration text")
-    both = np.linalg.solve(moments.second + rho * np.eye(m), np.stack([moments.mean, g], axis=1))
+    A = _ridged(moments)
+    both = np.linalg.solve(A, np.stack([moments.mean, g], axis=1))
     toward, along = both[:, 0], both[:, 1]
     return Probe(toward + (TAU - g @ toward) / (g @ along) * along, u)
+
+
+def level(moments: Moments, u: Vector) -> Probe:
+    """`calibrated` without its constraint: w.z near 1 for all tokens, and nothing else.
+
+    For the feed-forward part's output matrix, which has no spectrum. O(m^3).
+
+    Raises
+    ------
+    NumericsError
+        The readings are all 0 over the text.
+    """
+    return Probe(np.linalg.solve(_ridged(moments), moments.mean), u)
+
+
+def _ridged(moments: Moments) -> Float[np.ndarray, "m m"]:
+    """``C + rho I``."""
+    m = len(moments.mean)
+    rho = RIDGE * float(np.trace(moments.second)) / m
+    if not rho > 0:
+        raise NumericsError("what the matrix reads is 0 over all of the calibration text")
+    return np.asarray(moments.second + rho * np.eye(m))
 
 
 def placement(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
@@ -181,7 +205,7 @@ def placed(layer: Reader, u: Vector, probe: Probe, value: float) -> Probe:
 
     The other eigenvalues become those of ``F (I - u q^T)``, whatever `value`.
     """
-    return Probe(probe.w, value * u - layer.F @ u)
+    return Probe(probe.w, value * u - layer.image(u))
 
 
 PROBES: Mapping[str, Callable[[Reader, Vector, Moments | None], Probe]] = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Inexact
 
 from eigenlens.errors import OptionError
 
@@ -21,44 +23,96 @@ class TopPair:
     vector: Complex[np.ndarray, "d"]
 
 
-def secular(F: Matrix, u: Vector, q: Vector, alpha: float, value: complex) -> complex:
+@dataclass(frozen=True)
+class Factors:
+    """A matrix ``F = left @ right`` that is not formed; its core is, once.
+
+    Attributes
+    ----------
+    left
+        (d, r); of a layer its grouped output projection.
+    right
+        (r, d); of a layer W_V.
+    """
+
+    left: Float[np.ndarray, "d r"]
+    right: Float[np.ndarray, "r d"]
+
+    @cached_property
+    def core(self) -> Float[np.ndarray, "r r"]:
+        """``right @ left``."""
+        return np.asarray(self.right @ self.left)
+
+
+def _resolvent(
+    F: Matrix | Factors, value: complex
+) -> Callable[[Inexact[np.ndarray, "d"]], Inexact[np.ndarray, "d"]]:
+    """``x -> (value I - F)^-1 x``, by one LU factorisation; real where all is real.
+
+    Of factors by Woodbury's identity, ``(x + left (value I - right left)^-1 right x) / value``: the
+    LU is one of the (r, r) core.
+    """
+    from scipy.linalg import lu_factor, lu_solve
+
+    shift = value.real if value.imag == 0 else value
+    if isinstance(F, Factors):
+        left, right, core = F.left, F.right, F.core
+        factored = lu_factor(shift * np.eye(len(core)) - core, check_finite=False)
+        return lambda x: (x + left @ lu_solve(factored, right @ x, check_finite=False)) / shift
+    factored = lu_factor(shift * np.eye(len(F)) - F, check_finite=False)
+    return lambda x: np.asarray(lu_solve(factored, x, check_finite=False))
+
+
+def secular(F: Matrix | Factors, u: Vector, q: Vector, alpha: float, value: complex) -> complex:
     """``1 - alpha q^T (value I - F)^-1 u``: 0 at the new eigenvalues of ``F + alpha u q^T``."""
-    return complex(1.0 - alpha * (q @ np.linalg.solve(value * np.eye(len(F)) - F, u)))
+    return complex(1.0 - alpha * (q @ _resolvent(F, complex(value))(u)))
 
 
-def top_pair(F: Matrix, u: Vector, q: Vector, alpha: float) -> TopPair:
-    """The new leading pair by Newton's method on the secular equation, from ``alpha q.u``.
+def top_pair(F: Matrix | Factors, u: Vector, q: Vector, alpha: float) -> TopPair:
+    """The pair that the term brings, by Newton's method on the secular equation from ``alpha q.u``.
 
     The vector is ``(lambda I - F)^-1 u``, unit, its component on u positive. For large
-    ``alpha q.u`` the value tends to ``alpha q.u`` and the vector to u.
+    ``alpha q.u`` the value tends to ``alpha q.u`` and the vector to u; it then leads. Of a weak
+    term it is an eigenpair of the sum all the same, one of those that move. The equation is taken
+    as ``1 / q^T (lambda I - F)^-1 u = alpha``, whose left side is nearly linear in lambda far
+    out. One LU factorisation a step, of the (r, r) core for factors; a few steps.
 
     Raises
     ------
     OptionError
         ``alpha q.u`` is 0, or so small that no pair of its own grows out of the term.
     """
-    d = len(F)
-    value = complex(alpha * (q @ u))
-    if value == 0:
+    start = complex(alpha * (q @ u))
+    if start == 0:
         raise OptionError("alpha q.u is 0: the term makes no eigenvector of its own")
-    for _ in range(100):
-        solved = np.linalg.solve(
-            (value * np.eye(d) - F).astype(complex), np.asarray(u, dtype=complex)
-        )
-        # 1 - alpha q^T R u and its derivative alpha q^T R^2 u, R the resolvent
-        residual = 1.0 - alpha * (q @ solved)
-        slope = alpha * (q @ np.linalg.solve(value * np.eye(d) - F, solved))
-        step = residual / slope
-        value = complex(value - step)
-        if abs(step) <= 1e-13 * abs(value):
-            vector = np.linalg.solve(value * np.eye(d) - F, np.asarray(u, dtype=complex))
-            phase = np.vdot(u, vector)
-            vector = vector * (abs(phase) / phase) / np.linalg.norm(vector)
-            return TopPair(value, vector)
+    # From a real start all stays real; a complex pair is found from beside the axis.
+    for value in (start, start * (1 + 0.3j)):
+        found = _newton(F, u, q, alpha, value)
+        if found is not None:
+            return found
     raise OptionError(
         "the term is too weak to make an eigenvector of its own (alpha q.u = "
-        f"{alpha * (q @ u):.2g}, |F| = {np.linalg.norm(F, 2):.2g}): use a larger strength"
+        f"{alpha * (q @ u):.2g}): use a larger strength"
     )
+
+
+def _newton(
+    F: Matrix | Factors, u: Vector, q: Vector, alpha: float, value: complex
+) -> TopPair | None:
+    with np.errstate(all="ignore"):  # a run that leaves the finite numbers has failed
+        for _ in range(40):
+            solve = _resolvent(F, value)
+            solved = solve(u)
+            reach = q @ solved
+            step = (reach - alpha * reach**2) / (q @ solve(solved))
+            value = complex(value - step)
+            if not np.isfinite(value):
+                return None
+            if abs(step) <= 1e-13 * abs(value):
+                phase = complex(u @ solved)
+                vector = solved * (abs(phase) / phase) / np.linalg.norm(solved)
+                return TopPair(value, np.asarray(vector, dtype=complex))
+    return None
 
 
 def strength_for_cosine(
@@ -120,19 +174,44 @@ def strength_for_mean_cosine(
 
     None where no strength reaches it: the mean tends to the mean sign of w.z_i.
     """
+    scale = float(np.abs(readings).mean())
+    size = float(np.linalg.norm(outputs, axis=1).mean())
+    return first_crossing(
+        lambda alpha: float(cosines_after(alpha, readings, outputs, u).mean()),
+        size / scale if scale > 0 else 0.0,
+        cosine,
+    )
+
+
+def first_crossing(
+    mean: Callable[[float], float], start: float, cosine: float, most: float = 1e12
+) -> float | None:
+    """The smallest strength from 0 at which a mean cosine is `cosine`, by a grid and bisection.
+
+    Parameters
+    ----------
+    mean
+        Mean signed cosine at a strength.
+    start
+        A strength that matters: as large as the states.
+    cosine
+        Wanted, in (-1, 1).
+    most
+        Strengths beyond this many times `start` are not tried.
+
+    Raises
+    ------
+    OptionError
+        The cosine is not in (-1, 1).
+    """
     if not -1 < cosine < 1:
         raise OptionError(f"target cosine is {cosine}; it lies between -1 and 1, both excluded")
-
-    def mean(alpha: float) -> float:
-        return float(cosines_after(alpha, readings, outputs, u).mean())
-
     if mean(0.0) >= cosine:
         return 0.0
-    scale = float(np.abs(readings).mean())
-    high = float(np.linalg.norm(outputs, axis=1).mean()) / scale if scale > 0 else 0.0
+    high = start
     while high > 0 and mean(high) < cosine:
         high *= 2
-        if not np.isfinite(high) or high * scale > 1e12 * np.linalg.norm(outputs, axis=1).max():
+        if not np.isfinite(high) or high > most * start:
             return None
     if high == 0:
         return None

@@ -198,6 +198,21 @@ class HubModel:
             f"{self.label}: {_host()} answered {status or 'with an error'} for {what}; {remedy}"
         )
 
+    def revisions(self) -> list[tuple[str, str]]:
+        """Name and commit of every branch and tag, as the hub lists them now.
+
+        Raises
+        ------
+        SourceError
+            No such repository, no access, or the hub cannot be asked; one line with the remedy.
+        """
+        from huggingface_hub import HfApi
+
+        what = "the list of its revisions"
+        with self._ranges(what):
+            found = HfApi(endpoint=_endpoint()).list_repo_refs(self.repo_id)
+        return [(ref.name, ref.target_commit) for ref in (*found.branches, *found.tags)]
+
     def need(self, file: str) -> Path:
         """As `fetch`, but a file that is not there raises SourceError."""
         self._cache_only = False

@@ -157,6 +157,11 @@ class SafetensorsFile:
         """Type and shape, from the header."""
         return self._find(name).info
 
+    def entry(self, name: str) -> tuple[int, int]:
+        """Where a tensor lies, whatever its type: first byte in the file, byte after the last."""
+        found = self._find(name)
+        return found.start, found.stop
+
     def span(self, name: str, rows: slice | None = None) -> tuple[int, int, tuple[int, ...]]:
         """Where a tensor, or a run of its rows, lies: first byte, number of bytes, shape.
 

@@ -195,6 +195,10 @@ class ShardedStore:
             )
         return shard
 
+    def shard(self, name: str) -> TensorStore:
+        """The shard that holds a tensor; opens its header."""
+        return self._shard(name)
+
     def info(self, name: str) -> TensorInfo:
         """Type and shape; opens the header of the tensor's shard."""
         return self._shard(name).info(name)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Int
 
 from eigenlens.live.session import Session
 from eigenlens.live.states import Captured
-from eigenlens.measure.alignment import TIE_ULPS, AlignmentSums
+from eigenlens.measure.alignment import TIE_ULPS, AlignmentSums, sum_prompts
 from eigenlens.measure.collapse import dirichlet_energy
 from eigenlens.measure.sinks import MeanDirection
+from eigenlens.tracing.behind import behind
 from eigenlens.tracing.collapse import CollapseMeans
+from eigenlens.tracing.depths import Masks, Pile, as_numpy
 from eigenlens.tracing.moves import MOVES, Move
 from eigenlens.tracing.nulls import NullSums
 from eigenlens.tracing.options import TraceOptions
 from eigenlens.tracing.targets import LayerTarget
 from eigenlens.tracing.tokens import Chosen, choose
+
+_ENTRIES = 1 << 23  # numbers in the states of one group, 32 MB in float32
 
 RowKey = tuple[str, int, str, int]
 """Stack, layer, kind, step."""
@@ -53,45 +58,10 @@ class RowSums:
         self.n_sinks = 0
         self._dirichlet: list[float] = [0.0, 0]
 
-    def add(self, move: Move, chosen: Chosen, drop_sinks: bool) -> None:
-        """Add the tokens of one batch.
-
-        Raises
-        ------
-        NumericsError
-            A state holds a NaN or an infinity.
-        """
-        before, after = chosen.flat(move.before), chosen.flat(move.after)
-        keep = ~chosen.sinks
-        self.n_sinks += int(np.count_nonzero(chosen.sinks))
-        _add(self.every, self.target, before, after, chosen.owners)
-        some = slice(None) if keep.all() else keep
-        _add(self.fewer, self.target, before[some], after[some], chosen.owners[some])
-        self.mean.add(before)
-        if not keep.all():
-            self.sinks.add(before[~keep])
-        counted = some if drop_sinks else slice(None)
-        same = move.attention is move.after
-        self._collapse(
-            after[counted] if same else chosen.flat(move.attention)[counted],
-            None if move.block is None else chosen.flat(move.block)[counted],
-            chosen.owners[counted],
-        )
-        if move.weights is not None and move.weights.shape[-1] == move.weights.shape[-2]:
-            self._add_dirichlet(move, chosen)
-
-    def _collapse(
-        self,
-        attention: Float[np.ndarray, "t d"],
-        block: Float[np.ndarray, "t d"] | None,
-        owners: Int[np.ndarray, "t"],
-    ) -> None:
-        self.attention.add(attention, owners)
-        if block is not None:
-            self.block.add(block, owners)
-
-    def _add_dirichlet(self, move: Move, chosen: Chosen) -> None:
+    def add_dirichlet(self, move: Move, chosen: Chosen) -> None:
         """Dirichlet energy of the state before, under the mean of the heads' attention."""
+        if move.weights is None or move.weights.shape[-1] != move.weights.shape[-2]:
+            return
         A = move.weights.mean(dim=1).double().cpu().numpy()
         X = move.before.double().cpu().numpy()
         for b in np.flatnonzero(chosen.keep.any(axis=1)):
@@ -122,27 +92,117 @@ class Gatherer:
         self.rows: dict[RowKey, RowSums] = {}
         self.start: dict[str, CollapseMeans] = {}
 
-    def add(self, captured: Captured) -> None:
-        """Add one batch.
+    def follow(self, batches: Iterable[Captured]) -> Iterator[Captured]:
+        """Add batches, and hand each on.
+
+        Without nulls what is left to do for a batch is numpy alone: it is done while the model runs
+        the next one. A free run keeps to one batch, whose steps may be many.
 
         Raises
         ------
         NumericsError
             States stop being finite.
         """
+        with behind(self.nulls is None and self.options.mode != "free") as do:
+            for captured in batches:
+                do(self._read(captured))
+                yield captured
+                del captured  # or its states would stay while the next batch runs
+
+    def _read(self, captured: Captured) -> Iterator[Callable[[], None]]:
+        """What is to be done for one batch, in order; the model's part is done as it is given."""
         chosen = choose(captured, self.options)
-        for stack, own in chosen.items():
-            first = chosen[stack].flat(captured.stack(stack)[0].before)
-            self.start.setdefault(stack, CollapseMeans()).add(first, own.owners)
-        for move in MOVES[self.options.mode](self.session, captured, self.options):
-            place = move.call.place
-            if place.key not in self.targets:
-                continue
-            row = self._row(move)
-            own = chosen[place.plan.stack]
-            row.add(move, own, self.options.drop_sinks)
+        moves = MOVES[self.options.mode](self.session, captured, self.options)
+        started: set[str] = set()
+        for stack, group in _groups(m for m in moves if m.call.place.key in self.targets):
+            first = None if stack in started else captured.stack(stack)[0].before
+            started.add(stack)
+            yield partial(self._add, captured.batch.prompts, group, chosen[stack], first)
+
+    def _add(
+        self, prompts: Int[np.ndarray, "p"], moves: list[Move], chosen: Chosen, first: Any
+    ) -> None:
+        rows = [self._row(move) for move in moves]
+        self._measure(prompts, rows, moves, chosen, first)
+        for row, move in zip(rows, moves, strict=True):
+            row.add_dirichlet(move, chosen)
             if row.nulls is not None:
-                row.nulls.add(self.session, move, own, self.options)
+                row.nulls.add(self.session, move, chosen, self.options)
+
+    def _measure(
+        self,
+        prompts: Int[np.ndarray, "p"],
+        rows: list[RowSums],
+        moves: list[Move],
+        chosen: Chosen,
+        first: Any,
+    ) -> None:
+        """Everything but nulls, of several steps of one stack at once.
+
+        `first` is the state before all of them, where these are the first of a batch.
+        """
+        sinks = chosen.grid
+        others = chosen.keep & ~sinks
+        masks = Masks(chosen.keep, others if self.options.drop_sinks else chosen.keep)
+        there = masks.counted.any(axis=1)
+        pile = Pile()
+        if first is not None:
+            pile.add(first)
+        for row, move in zip(rows, moves, strict=True):
+            for states in (move.before, move.after):
+                pile.add(states, row.target.targets)
+            pile.add(move.attention)
+            if move.block is not None:
+                pile.add(move.block)
+        pile.read(masks)
+        if first is not None:
+            stack = moves[0].call.place.plan.stack
+            self.start.setdefault(stack, CollapseMeans()).add_depth(pile[first], there)
+        self._align(rows, moves, pile, prompts, masks.keep, others)
+        for row, move in zip(rows, moves, strict=True):
+            before = pile[move.before]
+            row.mean.add_sum(before.direction, before.used)
+            if chosen.sinks.any():
+                row.n_sinks += int(np.count_nonzero(sinks))
+                row.sinks.add(as_numpy(move.before)[sinks])
+            row.attention.add_depth(pile[move.attention], there)
+            if move.block is not None:
+                row.block.add_depth(pile[move.block], there)
+
+    def _align(
+        self,
+        rows: list[RowSums],
+        moves: list[Move],
+        pile: Pile,
+        prompts: Int[np.ndarray, "p"],
+        keep: Bool[np.ndarray, "p n"],
+        others: Bool[np.ndarray, "p n"],
+    ) -> None:
+        both = [
+            [pile.cosines(x, row.target.targets) for x in (move.before, move.after)]
+            for row, move in zip(rows, moves, strict=True)
+        ]
+        before, after = (
+            np.stack(
+                [
+                    row.target.targets.of_cosines(c[i].reshape(keep.size, -1)).reshape(keep.shape)
+                    for row, c in zip(rows, both, strict=True)
+                ]
+            )
+            for i in (0, 1)
+        )
+        signed = np.zeros(before.shape)
+        for i, (row, (a, b)) in enumerate(zip(rows, both, strict=True)):
+            if row.target.signed:
+                signed[i] = (b - a)[..., 0]
+        tie = rows[0].every.tie or 0.0
+        every = sum_prompts(before, after, signed, keep, tie)
+        fewer = every
+        if (others != keep).any():
+            fewer = sum_prompts(before, after, signed, others, tie)
+        for row, a, b in zip(rows, every, fewer, strict=True):
+            row.every.add_prompts(a, prompts, signed=row.target.signed)
+            row.fewer.add_prompts(b, prompts, signed=row.target.signed)
 
     def _row(self, move: Move) -> RowSums:
         place = move.call.place
@@ -160,15 +220,16 @@ def tie_unit(states: Any) -> float:
     return float(np.finfo("float64" if states.dtype.itemsize == 8 else "float32").eps)
 
 
-def _add(
-    sums: AlignmentSums,
-    target: LayerTarget,
-    before: Float[np.ndarray, "t d"],
-    after: Float[np.ndarray, "t d"],
-    owners: Int[np.ndarray, "t"],
-) -> None:
-    if target.signed:
-        a, b = target.targets.signed(before), target.targets.signed(after)
-        sums.add(np.abs(a), np.abs(b), owners, signed=(a, b))
-    else:
-        sums.add(target.targets.alignment(before), target.targets.alignment(after), owners)
+def _groups(moves: Iterable[Move]) -> Iterator[tuple[str, list[Move]]]:
+    """Steps of one stack that are measured together, as many as a bound on their size lets in."""
+    group: list[Move] = []
+    stack, entries = "", 0
+    for move in moves:
+        if group and (stack != move.call.place.plan.stack or entries > _ENTRIES):
+            yield stack, group
+            group, entries = [], 0
+        stack = move.call.place.plan.stack
+        group.append(move)
+        entries += 2 * move.before.numel()
+    if group:
+        yield stack, group

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eigenlens.circuit.plans import Skipped
 from eigenlens.frames import frame
+from eigenlens.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,8 +169,8 @@ class StackTrace:
         return {**vars(self), "layers": list(self.layers), "overlaps": list(self.overlaps)}
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, repr=False)
+class Trace(Shown, shown_as="trace"):
     """A trace of real tokens through a model.
 
     Attributes

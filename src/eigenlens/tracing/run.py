@@ -171,8 +171,7 @@ def run(
 
     tell(0, "prompts")
     unchecked: tuple[str, ...] = ()
-    for captured in capture(session, batches, weights=weights):
-        gatherer.add(captured)
+    for captured in gatherer.follow(capture(session, batches, weights=weights)):
         if steps is not None:
             steps.add(captured)
         unchecked = captured.unchecked
@@ -269,8 +268,7 @@ def _initialised(
     targets = read_targets(fresh, options, places, nulls=False)
     gatherer = Gatherer(fresh, options, targets)
     batches, _ = batches_of(fresh, feed, options)
-    for captured in capture(fresh, batches, check=False):
-        gatherer.add(captured)
+    for captured in gatherer.follow(capture(fresh, batches, check=False)):
         tell(len(captured.batch.prompts), "prompts, initialised model")
         del captured
     return gatherer

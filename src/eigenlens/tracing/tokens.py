@@ -33,6 +33,13 @@ class Chosen:
     owners: Int[np.ndarray, "t"]
     sinks: Bool[np.ndarray, "t"]
 
+    @property
+    def grid(self) -> Bool[np.ndarray, "b n"]:
+        """`sinks` in the shape of `keep`."""
+        out = np.zeros(self.keep.shape, dtype=bool)
+        out[self.keep] = self.sinks
+        return out
+
     def flat(self, states: Any) -> Float[np.ndarray, "t d"]:
         """States (b, n, d) of the kept tokens as numpy, in float32 or wider."""
         array = states.detach()
@@ -72,4 +79,4 @@ def _norms(
     """Norms of the real tokens before every attention call and after the last block."""
     states = [call.before for call in calls] + [calls[-1].block]
     rows = [s.float().norm(dim=-1) if s.dtype.itemsize < 4 else s.norm(dim=-1) for s in states]
-    return np.stack([np.asarray(r.cpu().numpy())[real] for r in rows]).astype(np.float64)
+    return np.stack([r.cpu().numpy() for r in rows])[:, real].astype(np.float64)

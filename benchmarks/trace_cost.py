@@ -1,0 +1,108 @@
+"""What tracing adds to a forward pass: `trace` without nulls against the model alone.
+
+Both sides run in one process on the same batches in the same dtype and attention, in turn
+(A B A B ...), after one uncounted run each. The plain side is the body's forward pass with
+`output_hidden_states=True`. The other one captures the states of every attention call, checks on
+every batch that they add up, and takes all measures: alignments with and without sinks, both sets
+of collapse measures, intervals and p-values at the end. Not in it is what is done once whatever
+the number of prompts: loading, the spectra that give the targets, and the check of every F, whose
+time is shown beside.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from measure import goal, run_json, table
+
+MODELS = ("gpt2-tiny", "albert-tiny", "minilm", "smollm2", "albert-rxn")
+MOST = 1.3
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    """Wall and CPU time of one run."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def inside(name: str, pairs: int) -> dict[str, Any]:
+    """Times of one model, in a process of its own."""
+    from eigenlens.live.capture import capture
+    from eigenlens.live.identity import check_circuits
+    from eigenlens.live.session import open_session
+    from eigenlens.tracing.feed import Prompts, batches_of, read_feed, splitter_of
+    from eigenlens.tracing.finish import Gathered, finish
+    from eigenlens.tracing.gather import Gatherer
+    from eigenlens.tracing.options import TraceOptions
+    from eigenlens.tracing.targets import read_targets
+
+    source = f"sample:{name}"
+    split = splitter_of(source)
+    session = open_session(source, split=split)
+    options = TraceOptions(nulls=False)
+    feed = read_feed(session, Prompts(), smiles=split is not None)
+    batches = list(batches_of(session, feed, options)[0])
+    targets: dict[Any, Any] = {}
+
+    def analyse() -> None:
+        targets.update(read_targets(session, options, session.places, nulls=False))
+
+    def plain() -> None:
+        with session.running():
+            for batch in batches:
+                session.body(**batch.inputs, use_cache=False, output_hidden_states=True)
+
+    def captured() -> None:
+        for _ in capture(session, batches):
+            pass
+
+    def traced() -> None:
+        gatherer = Gatherer(session, options, targets)
+        for found in gatherer.follow(capture(session, batches)):
+            del found  # as `trace` does, or it would stay while the next batch runs
+        finish(Gathered(gatherer, None, None), options)
+
+    once = {"spectra": timed(analyse), "check": timed(lambda: check_circuits(session, batches[0]))}
+    sides = {"plain": plain, "capture": captured, "trace": traced}
+    for side in sides.values():
+        side()
+    found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+    start = time.perf_counter()
+    while len(found["plain"]) < pairs or time.perf_counter() - start < 4:
+        for side, work in sides.items():
+            found[side].append(timed(work))
+    return {"prompts": feed.n_prompts, "sides": found, "once": once}
+
+
+def report(scratch: Path, runs: int) -> None:
+    """Print the ratios and whether the goal is met."""
+    rows = [["sample", "plain s", "capture", "trace", "trace (CPU)", "pairwise", "spectra s", "F s"]]
+    says = []
+    for name in MODELS:
+        found, _ = run_json(scratch, Path(__file__), name, str(runs))
+        wall, cpu = (
+            {side: min(t[i] for t in times) for side, times in found["sides"].items()}
+            for i in (0, 1)
+        )
+        both = zip(found["sides"]["trace"], found["sides"]["plain"], strict=True)
+        each = [a[0] / b[0] for a, b in both]
+        ratio, used = wall["trace"] / wall["plain"], cpu["trace"] / cpu["plain"]
+        row = [name, f"{wall['plain']:.3f}", f"{wall['capture'] / wall['plain']:.2f}"]
+        row += [f"{ratio:.2f}", f"{used:.2f}", f"{min(each):.2f}-{max(each):.2f}"]
+        rows.append([*row, *(f"{found['once'][part][0]:.2f}" for part in ("spectra", "check"))])
+        says.append(goal(f"{name}: <= {MOST:g}x a forward pass", f"{ratio:.2f}", ratio <= MOST))
+    print("Tracing the default prompts without nulls against the same forward passes with hidden")
+    print(f"states: ratios of the best of at least {runs} runs each, the CPU time beside; what is")
+    print("done once a model (spectra, check of F) is in seconds\n")
+    print(table(rows), end="\n\n")
+    print(*says, sep="\n")
+
+
+if __name__ == "__main__":
+    json.dump(inside(sys.argv[1], int(sys.argv[2])), sys.stdout)

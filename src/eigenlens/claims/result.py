@@ -1,0 +1,98 @@
+"""What reproducing the claims returns, and its JSON and flat forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eigenlens.claims.verdicts import VERDICTS, Finding
+from eigenlens.frames import frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "eigenlens.reproduce/1"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim on one model."""
+
+    claim: str
+    statement: str
+    choice: str
+    model: str
+    finding: Finding
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        f = self.finding
+        return {
+            "claim": self.claim,
+            "statement": self.statement,
+            "choice": self.choice,
+            "model": self.model,
+            "verdict": f.verdict,
+            "measured": f.measured,
+            "value": f.value,
+            "interval": None if f.interval is None else list(f.interval),
+            "details": dict(f.details),
+        }
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The claims of a suite, each with what was measured.
+
+    Attributes
+    ----------
+    options
+        The suite and how much was measured.
+    rows
+        In the order of the claims, then of the models.
+    warnings
+        Sentences a reader should see.
+    """
+
+    options: dict[str, Any]
+    rows_: tuple[Row, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows have each verdict."""
+        return {v: sum(r.finding.verdict == v for r in self.rows_) for v in VERDICTS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, as in the schema ``eigenlens.reproduce/1``."""
+        from eigenlens import __version__
+
+        return {
+            "schema": SCHEMA,
+            "eigenlens_version": __version__,
+            "model": None,
+            "options": dict(self.options),
+            "warnings": list(self.warnings),
+            "counts": self.counts,
+            "claims": [row.to_dict() for row in self.rows_],
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat record a claim and model."""
+        out = []
+        for row in self.rows_:
+            whole = row.to_dict()
+            low, high = whole.pop("interval") or (None, None)
+            whole.pop("details")
+            out.append(whole | {"low": low, "high": high})
+        return out
+
+    def to_frame(self) -> pd.DataFrame:
+        """A tidy pandas frame, one row a claim and model.
+
+        Raises
+        ------
+        MissingDependencyError
+            pandas is not installed.
+        """
+        return frame(self.rows())

@@ -1,0 +1,226 @@
+"""The parts of the page as HTML: summary, sections with their figures, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eigenlens.report.page.embed import table, text
+from eigenlens.report.page.gather import Material
+from eigenlens.report.page.sections import Section
+from eigenlens.report.page.summary import Answer, regime_runs
+from eigenlens.report.page.tables import TABLES, data_table, token_table
+from eigenlens.report.panels.figure import REGIME_COLOURS, Columns, Figure, labels_of, n_rows
+from eigenlens.report.panels.table import FIGURES
+from eigenlens.report.plots.table import PLOTS
+from eigenlens.report.words import regime_text
+from eigenlens.spectra.result import Spectrum
+
+_LIGHT = ("complex_dominant", "flip", "near_degenerate", "no_consensus")
+"""Regimes whose colour takes dark text."""
+
+EMPTY = {
+    "eigenvalues": "No layer has an F with a spectrum.",
+    "depth": "No layer has an F with a spectrum.",
+    "regimes": "No layer has an F with a spectrum.",
+    "heads": "The spectrum that was handed over has no heads (per_head=True computes them).",
+    "tokens": "The leading directions cannot be read in tokens: this model has no token embedding "
+    "or comes without a vocabulary, or the kernel leads every layer.",
+    "alignment": "No layer was traced.",
+    "collapse": "No layer was traced.",
+    "sphere": "No state was captured.",
+    "trajectory": "Nothing was simulated.",
+}
+"""What is said in place of a figure that has nothing to show."""
+
+
+ONE_LAYER = replace(
+    FIGURES["depth"],
+    title="Spectrum from the leader down",
+    caption="Every eigenvalue by the key that decides what leads. Above the dashed line a "
+    "direction grows; where the leader stands clear of the rest, tokens reach it quickly.",
+    alt="Eigenvalue keys in falling order, the leading one marked.",
+)
+"""The figure `depth` of a model with one layer, which has no depth to show."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A section as HTML, and what its figures are drawn from."""
+
+    html: str
+    plots: dict[str, Any]
+    columns: dict[str, Columns]
+    reason: str | None
+
+
+def summary(answers: Sequence[Answer], spectrum: Spectrum | None, notes: Sequence[str]) -> str:
+    """The first section: a card a question, the layers' regimes, the warnings."""
+    cards = []
+    for i, answer in enumerate(answers):
+        wide = len(answers) == 5 and i >= 3
+        kind = "card" + " wide" * wide + " unknown" * (not answer.known)
+        cards.append(
+            f'<div class="{kind}"><h3>{text(answer.question)}</h3>'
+            f'<p class="verdict">{text(answer.verdict)}</p>'
+            f'<p class="detail">{text(answer.detail)}</p></div>'
+        )
+    few = " two" if len(answers) in (2, 4) else ""
+    parts = [
+        '<section id="summary" aria-labelledby="h-summary"><h2 id="h-summary">In short</h2>',
+        f'<div class="cards{few}">{"".join(cards)}</div>',
+    ]
+    if spectrum is not None and len(spectrum.layers) > 1:
+        parts.append(_strip(spectrum))
+    if notes:
+        items = "".join(f"<li>{text(note)}</li>" for note in notes)
+        count = f"{len(notes)} note{'s' * (len(notes) != 1)} on these results"
+        parts.append(f'<details class="notes"><summary>{count}</summary><ul>{items}</ul></details>')
+    return "".join(parts) + "</section>"
+
+
+def _strip(spectrum: Spectrum) -> str:
+    """Every layer as a coloured field with its number."""
+    labels = labels_of([(x.stack, x.kind, x.layer) for x in spectrum.layers])
+    fields = []
+    for x in spectrum.layers:
+        label, words = labels[x.stack, x.kind, x.layer], regime_text(x.regime)
+        light = ' class="light"' if x.regime in _LIGHT else ""
+        fields.append(
+            f'<span{light} style="--c:{REGIME_COLOURS[x.regime]}" title="layer {text(label)}: '
+            f'{text(words)}">{text(label)}</span>'
+        )
+    key = "".join(
+        f'<li><i style="--c:{REGIME_COLOURS[regime]}"></i>{text(regime_text(regime))}: '
+        f"layer{'s' * (',' in where or '-' in where)} {text(where)}</li>"
+        for regime, where in regime_runs(spectrum)
+    )
+    return (
+        f'<div class="strip" aria-hidden="true">{"".join(fields)}</div><ul class="key">{key}</ul>'
+    )
+
+
+def draw(section: Section, material: Material) -> Drawn:
+    """A section: its figures, or the reason why it has none."""
+    head = (
+        f'<section id="{section.name}" aria-labelledby="h-{section.name}">'
+        f'<h2 id="h-{section.name}">{text(section.title)}</h2><p class="lead">'
+        f"{text(section.lead)}</p>"
+    )
+    result = getattr(material, section.needs)
+    if result is None:
+        reason = material.missing.get(section.needs, "it was not computed")
+        note = f'<p class="note">Left out: {text(reason)}</p>'
+        return Drawn(f"{head}{note}</section>", {}, {}, reason)
+    figures: list[str] = []
+    plots: dict[str, Any] = {}
+    found: dict[str, Columns] = {}
+    reasons: list[str] = []
+    alone = len(section.figures) == 1  # its heading is the section's
+    for name in section.figures:
+        figure = FIGURES[name]
+        data = figure.data(result)
+        if n_rows(data) == 0:
+            reasons.append(EMPTY[name])
+            continue
+        if name == "regimes" and len(data["position"]) == 1:
+            continue  # one bar says less than the summary
+        if name == "depth" and len(set(data["position"])) == 1:
+            figure = ONE_LAYER
+        found[name] = data
+        if name in PLOTS:
+            plots[name] = PLOTS[name](data)
+        figures.append(_figure(figure, data, name in plots, more(name, material), alone))
+    if {"depth", "eigenvalues"} <= plots.keys():  # they stand side by side
+        plots["depth"]["layout"]["height"] = plots["eigenvalues"]["layout"]["height"]
+    body = ""
+    if figures:
+        pair = " pair" if len(figures) > 1 else ""
+        body = f'<div class="figures{pair}">{"".join(figures)}</div>'
+    for reason in dict.fromkeys(reasons):
+        body += f'<p class="note">{text(reason)}</p>'
+    return Drawn(f"{head}{body}</section>", plots, found, reasons[0] if not figures else None)
+
+
+def more(name: str, material: Material) -> str:
+    """What a caption adds for this model."""
+    if name == "sphere" and material.states is not None:
+        return f"Here {material.states.plane_of}."
+    if name == "trajectory" and material.simulate is not None:
+        o = material.simulate.options
+        starts = f"{o['starts']} start{'s' * (o['starts'] != 1)} of {o['n_tokens']} tokens"
+        ffn = "with" if o["ffn"] else "without"
+        return f"Here {starts}, {o['norm']} norm, {o['mask']} mask, {ffn} the feed-forward part."
+    if name in ("alignment", "collapse") and material.trace is not None:
+        o = material.trace.options
+        tokens = max((x.n_tokens for x in material.trace.layers), default=0)
+        return f"Here {o['n_prompts']} prompts ({o['prompts']}), {tokens} tokens."
+    return ""
+
+
+def _figure(figure: Figure, data: Columns, plotted: bool, extra: str, alone: bool) -> str:
+    heading = "" if alone else f"<h3>{text(figure.title)}</h3>"
+    caption = text(figure.caption)
+    if extra:
+        caption += f' <span class="more">{text(extra)}</span>'
+    wide = " full" if figure.name == "regimes" else ""
+    parts = [f'<figure class="{figure.name}{wide}" id="figure-{figure.name}">']
+    if plotted:
+        parts.append(
+            f'{heading}<div class="controls"></div>'
+            f'<div class="chart" data-plot="{figure.name}" role="img" '
+            f'aria-label="{text(f"{figure.title}. {figure.alt}")}"></div>'
+        )
+    else:
+        parts.append(token_table(data))
+    parts.append(f"<figcaption>{caption}</figcaption>")
+    if plotted and figure.name in TABLES:
+        title = f"Numbers of: {figure.title}"
+        parts.append(
+            f"<details><summary>The numbers</summary>{data_table(figure.name, data, title)}"
+            "</details>"
+        )
+    return "".join(parts) + "</figure>"
+
+
+def provenance(record: Mapping[str, Any], file: str) -> str:
+    """The last section: model, files, options, versions, and the button for the data."""
+    facts = {
+        "Command": f"<code>{text(record['command'])}</code>",
+        "Model": text(_model_line(record["model"])),
+        "Seed": text(record["options"]["seed"]),
+        "Made on": text(record["made_on"]),
+        "Versions": text(", ".join(f"{k} {v}" for k, v in record["versions"].items())),
+        "Seconds": text(", ".join(f"{k} {v:.1f}" for k, v in record["seconds"].items()) or "-"),
+    }
+    items = "".join(f"<dt>{k}</dt><dd>{v}</dd>" for k, v in facts.items())
+    rows = [[f["file"], f["bytes"], f["sha256"] or "not taken"] for f in record["files"]]
+    files = (
+        table(["file", "bytes", "SHA-256"], rows, "Files of the model", kind="data files")
+        if rows
+        else '<p class="note">The model was not read from local files, so there is no hash.</p>'
+    )
+    options = "".join(
+        f"<details><summary>Options: {text(name)}</summary>"
+        + table(["option", "value"], [[k, _option(v)] for k, v in found.items()], f"{name} options")
+        + "</details>"
+        for name, found in record["parts"].items()
+    )
+    return (
+        '<section id="provenance" aria-labelledby="h-provenance">'
+        '<h2 id="h-provenance">Where this comes from</h2>'
+        '<p class="lead">What is needed to make this page again, and the numbers behind it.</p>'
+        f'<p><button type="button" id="download" data-file="{text(file)}">Download the data '
+        f'(JSON)</button></p><dl class="facts-list">{items}</dl>{files}{options}</section>'
+    )
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "none"
+    return "-" if value is None else str(value)
+
+
+def _model_line(model: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in model.items() if v is not None)

@@ -1,0 +1,123 @@
+"""Figures of a spectrum: the complex plane, depth, gap and regime, heads, decoded tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from eigenlens.report.panels.figure import Columns, columns, labels_of
+from eigenlens.spectra.orders import ORDERS
+from eigenlens.spectra.result import LayerSpectrum, Spectrum
+
+_EIGENVALUES = (
+    *("position", "stack", "kind", "layer", "label", "index", "re", "im"),
+    *("key", "multiplier", "error_bar", "leading", "regime", "order"),
+)
+_REGIMES = (
+    *("position", "stack", "kind", "layer", "label", "regime", "target", "gap", "angle"),
+    *("angle_unit", "steps_to_separate", "re", "im", "spectral_norm", "henrici"),
+    "negative_fraction",
+)
+_HEADS = (
+    *("position", "stack", "kind", "layer", "label", "head"),
+    *("ov_trace_ratio", "copying_score", "share"),
+)
+_TOKENS = ("position", "stack", "kind", "layer", "label", "side", "end", "rank", "token", "score")
+
+SIDES = {
+    "right": "writes",
+    "right_imag": "writes, turned",
+    "left": "reads",
+    "left_imag": "reads, turned",
+}
+"""Sides of a decoded leader, and what they are called."""
+
+
+def eigenvalues(result: Spectrum) -> Columns:
+    """One row an eigenvalue, conjugates included; index -1 is the kernel's 0 where rank < d.
+
+    `key` is that of the layer's order; `multiplier` is ``|1 + lambda|``; `leading` marks what spans
+    the principal target.
+    """
+    rows = []
+    for position, (layer, label) in enumerate(_labelled(result)):
+        name = (position, layer.stack, layer.kind, layer.layer, label)
+        key = ORDERS[layer.order].key
+        leaders = _leaders(layer)
+        for i, value in enumerate(layer.eigenvalues):
+            v = complex(value)
+            rows.append(
+                (
+                    *name,
+                    *(i, v.real, v.imag, float(key(np.array([v]))[0]), abs(1 + v)),
+                    *(float(layer.error_bars[i]), i in leaders, layer.regime, layer.order),
+                )
+            )
+        if layer.rank < layer.d:
+            zero = float(key(np.zeros(1, dtype=complex))[0])
+            lead = layer.target == "kernel"
+            rows.append((*name, -1, 0.0, 0.0, zero, 1.0, 0.0, lead, layer.regime, layer.order))
+    return columns(_EIGENVALUES, rows)
+
+
+def regimes(result: Spectrum) -> Columns:
+    """One row a layer: what leads it, by how much."""
+    rows = []
+    for position, (layer, label) in enumerate(_labelled(result)):
+        value = complex(layer.eigenvalues[0]) if layer.eigenvalues.size else 0j
+        if layer.target == "kernel":
+            value = 0j
+        rows.append(
+            (
+                *(position, layer.stack, layer.kind, layer.layer, label),
+                *(layer.regime, layer.target, layer.gap, layer.angle, layer.angle_unit),
+                *(layer.steps_to_separate, value.real, value.imag, layer.spectral_norm),
+                *(layer.henrici, layer.negative_fraction),
+            )
+        )
+    return columns(_REGIMES, rows)
+
+
+def heads(result: Spectrum) -> Columns:
+    """One row a head; `share` is the real part of the head's share over lambda_1 itself.
+
+    Over the heads of a layer these shares add up to 1.
+    """
+    rows = []
+    for position, (layer, label) in enumerate(_labelled(result)):
+        lead = complex(layer.eigenvalues[0]) if layer.eigenvalues.size else 0j
+        for head in layer.heads or ():
+            share = None if head.share is None or lead == 0 else (head.share / lead).real
+            rows.append(
+                (
+                    *(position, layer.stack, layer.kind, layer.layer, label, head.head),
+                    *(head.ov_trace_ratio, head.copying_score, share),
+                )
+            )
+    return columns(_HEADS, rows)
+
+
+def tokens(result: Spectrum) -> Columns:
+    """One row a token of a decoded leader; `end` is ``towards`` or ``away from``."""
+    rows = []
+    for position, (layer, label) in enumerate(_labelled(result)):
+        name = (position, layer.stack, layer.kind, layer.layer, label)
+        for side, found in (layer.tokens or {}).items():
+            for end, listed in (("towards", found.positive), ("away from", found.negative)):
+                rows += [
+                    (*name, SIDES[side], end, rank, token, score)
+                    for rank, (token, score) in enumerate(listed)
+                ]
+    return columns(_TOKENS, rows)
+
+
+def _labelled(result: Spectrum) -> list[tuple[LayerSpectrum, str]]:
+    labels = labels_of([(x.stack, x.kind, x.layer) for x in result.layers])
+    return [(x, labels[x.stack, x.kind, x.layer]) for x in result.layers]
+
+
+def _leaders(layer: LayerSpectrum) -> set[int]:
+    """Positions of the eigenvalues that span the target."""
+    if layer.target == "kernel":
+        return set()
+    wide = layer.target_vectors.shape[1]
+    return set(range(min(wide, layer.eigenvalues.size)))

@@ -1,0 +1,107 @@
+"""The table of all figures."""
+
+from __future__ import annotations
+
+from eigenlens.report.panels.figure import Figure
+from eigenlens.report.panels.simulations import trajectory
+from eigenlens.report.panels.spectra import eigenvalues, heads, regimes, tokens
+from eigenlens.report.panels.sphere import sphere
+from eigenlens.report.panels.traces import alignment, collapse
+
+_ROWS = (
+    Figure(
+        "eigenvalues",
+        "Eigenvalues in the complex plane",
+        "spectrum",
+        eigenvalues,
+        "Each point is an eigenvalue of a layer's F = W_O W_V. Diamonds lead the layer. With the "
+        "residual connection a step multiplies a direction by 1 + lambda: outside the dashed "
+        "circle around -1 it grows, inside it shrinks.",
+        "Scatter of eigenvalues, real part across and imaginary part up, with the unit circle "
+        "around minus one; the leading ones are marked by diamonds.",
+    ),
+    Figure(
+        "depth",
+        "Spectrum by depth",
+        "spectrum",
+        eigenvalues,
+        "Every eigenvalue of a layer by the key that decides what leads; the line joins the "
+        "leaders. A leader that stands clear of the cloud below it pulls tokens its way quickly.",
+        "Eigenvalue keys of every layer as columns of points over depth, the leaders joined by a "
+        "line.",
+    ),
+    Figure(
+        "regimes",
+        "Gap and regime by layer",
+        "spectrum",
+        regimes,
+        "How far the leading eigenvalue is ahead of the second, coloured by what that means for "
+        "the tokens if the layer were iterated. The strip gives the regime where there is no gap.",
+        "Bars of the relative gap of every layer, and a strip of coloured squares that gives the "
+        "regime of every layer.",
+    ),
+    Figure(
+        "heads",
+        "Heads",
+        "spectrum",
+        heads,
+        "Trace ratio: +1 for a head that copies what it sees, -1 for one that inverts it. "
+        "Copying: the same through the vocabulary. Share: the head's part of the leading "
+        "eigenvalue, which add up to 1 in a layer.",
+        "Map of layers by attention heads, coloured from inverting to copying.",
+    ),
+    Figure(
+        "tokens",
+        "Directions in words",
+        "spectrum",
+        tokens,
+        "Tokens at both ends of what the leading direction writes (right eigenvector) and of what "
+        "it reads (left eigenvector). A sign carries no meaning: the two ends may be swapped.",
+        "Table of the tokens that the leading direction of every layer writes and reads.",
+    ),
+    Figure(
+        "alignment",
+        "Alignment of real tokens, against nulls",
+        "trace",
+        alignment,
+        "Points: what was measured, with the 95 % interval over prompts. Band: the middle 95 % of "
+        "random directions. Points are filled where they lie above it (rho: corrected p below "
+        ".05): only that is evidence of tilting.",
+        "Three panels over depth: rho, gamma and gain with intervals, and the band that random "
+        "directions give.",
+    ),
+    Figure(
+        "collapse",
+        "Collapse of tokens by depth",
+        "trace",
+        collapse,
+        "How alike the tokens are: cosines near 1, residuals near 0 and ranks near 1 mean that "
+        "tokens have become one direction. Solid: after attention; dotted: after the whole block, "
+        "with its feed-forward part.",
+        "Three panels over depth: mean cosines, residuals without the mean token, and ranks.",
+    ),
+    Figure(
+        "sphere",
+        "Tokens on the sphere",
+        "states",
+        sphere,
+        "Real states of the model, block by block, seen in three axes that stay the same: the last "
+        "layer's principal plane, or its leading direction, and those that show most of the rest. "
+        "Every state is projected onto them and put on the unit sphere; the larger a point, the "
+        "more of the state lies in these axes.",
+        "Three-dimensional sphere with one point a token; a slider moves them through the layers.",
+    ),
+    Figure(
+        "trajectory",
+        "The deep stack, simulated",
+        "simulate",
+        trajectory,
+        "The model's own attention iterated far beyond its depth. Falling curves: tokens become "
+        "one direction, or reach the leading one (shown after whole passes). Dashed: the slopes "
+        "that the eigenvalues foretell.",
+        "Curves on a logarithmic scale over steps, with dashed predicted slopes.",
+    ),
+)
+
+FIGURES: dict[str, Figure] = {figure.name: figure for figure in _ROWS}
+"""All figures by name."""

@@ -1,0 +1,1 @@
+"""Figures as plotly draws them, made from the columns of `eigenlens.report.panels`."""

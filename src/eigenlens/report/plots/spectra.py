@@ -1,0 +1,353 @@
+"""Plots of a spectrum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from eigenlens.report.panels.figure import COLOURS, REGIME_COLOURS, Columns
+from eigenlens.report.plots.parts import (
+    DEPTH_SCALE,
+    GUIDE,
+    SIGNED_SCALE,
+    Plot,
+    control,
+    layer_axis,
+    layout,
+    safe,
+    take,
+    where,
+    with_frames,
+)
+from eigenlens.report.words import regime_text
+
+KEY_TITLES = {"residual": "|1 + λ|", "real": "Re λ", "modulus": "|λ|"}
+_NEUTRAL = {"residual": 1.0, "real": 0.0, "modulus": 0.0}
+_POINT = (
+    "layer %{customdata[0]}, no. %{customdata[1]}<br>λ = %{x:.4f} %{y:+.4f}i<br>"
+    "|1 + λ| = %{customdata[2]:.4f}<extra></extra>"
+)
+_MEASURES = {
+    "ov_trace_ratio": "trace ratio",
+    "copying_score": "copying score",
+    "share": "share of leader",
+}
+
+
+def eigenvalues(data: Columns) -> Plot:
+    """The complex plane: all layers coloured by depth, or one of them by its regime."""
+    n = len(data["position"])
+    positions = sorted(set(data["position"]))
+    turn = [2 * math.pi * i / 120 for i in range(121)]
+    circle = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [math.cos(a) - 1 for a in turn],
+        "y": [math.sin(a) for a in turn],
+        "line": {"color": GUIDE, "dash": "dash", "width": 1.2},
+        "hoverinfo": "skip",
+        "name": "|1 + λ| = 1",
+    }
+    across, up = _window(data, list(range(n)))
+    shape = (up[1] - up[0]) / (across[1] - across[0])
+    round_ = {"scaleanchor": "x"} if shape > _FLAT else {}
+    plot: Plot = {
+        "data": [circle, *_marks(data, list(range(n)), len(positions) > 1)],
+        "layout": layout(
+            round(min(560.0, max(360.0, 110 + 370 * shape))),
+            xaxis={"title": {"text": "Re λ"}, "range": across, "constrain": "domain"},
+            yaxis={"title": {"text": "Im λ"}, "range": up, "constrain": "domain", **round_},
+        ),
+    }
+    if len(positions) < 2:
+        return plot
+    names = ["all"]
+    frames = [_frame("all", data, list(range(n)), True)]
+    for position in positions:
+        rows = where(data, position=position)
+        names.append(data["label"][rows[0]])
+        frames.append(_frame(f"l{position}", data, rows, False))
+    shown = [safe(name) for name in names]
+    return with_frames(plot, frames, control("slider", "layer", shown))
+
+
+_FLAT = 0.4
+"""Height over width of the plane below which its axes have scales of their own."""
+
+
+def _frame(name: str, data: Columns, rows: list[int], by_depth: bool) -> dict[str, Any]:
+    """A view of some layers, with the window that fits them."""
+    across, up = _window(data, rows)
+    window = {"xaxis": {"range": across}, "yaxis": {"range": up}}
+    marks = _marks(data, rows, by_depth)
+    return {"name": name, "data": marks, "traces": [1, 2], "layout": window}
+
+
+def _window(data: Columns, rows: list[int]) -> tuple[list[float], list[float]]:
+    """Ranges of both axes: all eigenvalues of these rows, and the circle."""
+    size = max([1.0, *(abs(data["im"][i]) for i in rows)])
+    reals = [*(data["re"][i] for i in rows), -2.0, 0.0]
+    return _padded(min(reals), max(reals)), _padded(-size, size)
+
+
+def _padded(low: float, high: float) -> list[float]:
+    pad = 0.06 * (high - low)
+    return [low - pad, high + pad]
+
+
+def _marks(data: Columns, rows: list[int], by_depth: bool) -> list[dict[str, Any]]:
+    """Two traces: the cloud, and the leaders as diamonds."""
+    out = []
+    for leading in (False, True):
+        own = [i for i in rows if data["leading"][i] is leading]
+        colour: dict[str, Any] = (
+            {
+                "color": take(data["position"], own),
+                "colorscale": DEPTH_SCALE,
+                "cmin": 0,
+                "cmax": max(data["position"]),
+            }
+            if by_depth
+            else {"color": REGIME_COLOURS[data["regime"][rows[0]]]}
+        )
+        if by_depth and not leading:
+            colour["colorbar"] = {
+                "title": {"text": "layer", "side": "top"},
+                "thickness": 10,
+                "len": 0.7,
+                "outlinewidth": 0,
+                "tickformat": "d",
+                "nticks": 7,
+            }
+        colour["showscale"] = by_depth and not leading
+        out.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "leading" if leading else "eigenvalues",
+                "x": take(data["re"], own),
+                "y": take(data["im"], own),
+                "customdata": [
+                    [safe(data["label"][i]), _number(data["index"][i]), data["multiplier"][i]]
+                    for i in own
+                ],
+                "hovertemplate": _POINT,
+                "marker": {
+                    **colour,
+                    "size": 10 if leading else 5,
+                    "symbol": "diamond" if leading else "circle",
+                    "opacity": 1.0 if leading else 0.55,
+                    "line": {"width": 1 if leading else 0, "color": "rgba(255,255,255,0.8)"},
+                },
+            }
+        )
+    return out
+
+
+def _number(index: int) -> str:
+    return "kernel" if index < 0 else str(index + 1)
+
+
+def depth(data: Columns) -> Plot:
+    """Keys over layers; for a single layer, by rank."""
+    order = data["order"][0]
+    one = len(set(data["position"])) == 1
+    title = KEY_TITLES[order]
+    rows = range(len(data["key"]))
+    x = [_rank(data, i) for i in rows] if one else data["position"]
+    lead = [i for i in rows if data["leading"][i]]
+    axis = (
+        {
+            "title": {"text": "place of the eigenvalue"},
+            "zeroline": False,
+            "range": [1 - 0.03 * len(x), 1.03 * len(x)],
+        }
+        if one
+        else layer_axis(data["position"], data["label"], "layer")
+    )
+    cloud = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "eigenvalues",
+        "x": x,
+        "y": data["key"],
+        "customdata": [safe(data["label"][i]) for i in rows],
+        "hovertemplate": "layer %{customdata}<br>" + title + " = %{y:.4f}<extra></extra>",
+        "marker": {"color": COLOURS["blue"], "size": 5, "opacity": 0.3},
+    }
+    first: dict[int, int] = {}
+    for i in lead:
+        first.setdefault(data["position"][i], i)
+    top = list(first.values()) if not one else lead
+    line = {
+        "type": "scatter",
+        "mode": "markers" if one else "lines+markers",
+        "name": "leading",
+        "x": take(x, top),
+        "y": take(data["key"], top),
+        "hoverinfo": "skip",
+        "line": {"color": COLOURS["vermilion"], "width": 1.5},
+        "marker": {"color": COLOURS["vermilion"], "size": 8, "symbol": "diamond"},
+    }
+    neutral = _NEUTRAL[order]
+    return {
+        "data": [cloud, line],
+        "layout": layout(
+            380,
+            xaxis=axis,
+            yaxis={"title": {"text": title}, "zeroline": False},
+            shapes=[
+                {
+                    "type": "line",
+                    "xref": "paper",
+                    "x0": 0,
+                    "x1": 1,
+                    "y0": neutral,
+                    "y1": neutral,
+                    "line": {"color": GUIDE, "dash": "dash", "width": 1.2},
+                }
+            ],
+        ),
+    }
+
+
+def _rank(data: Columns, i: int) -> int:
+    """The kernel stands behind the eigenvalues that lead it."""
+    index = int(data["index"][i])
+    if index >= 0:
+        return index + 1
+    return 1 + sum(bool(key > data["key"][i]) for key in data["key"])
+
+
+def regimes(data: Columns) -> Plot:
+    """Bars of the gap, and a strip of the regime."""
+    traces: list[dict[str, Any]] = []
+    for regime, colour in REGIME_COLOURS.items():
+        rows = where(data, regime=regime)
+        if not rows:
+            continue
+        text = regime_text(regime)
+        custom = [[safe(data["label"][i]), text, *_lead(data, i)] for i in rows]
+        template = "layer %{customdata[0]}: %{customdata[1]}<br>λ₁ = %{customdata[2]}"
+        traces += [
+            {
+                "type": "bar",
+                "name": text,
+                "legendgroup": regime,
+                "x": take(data["position"], rows),
+                "y": [data["gap"][i] for i in rows],
+                "customdata": custom,
+                "hovertemplate": template + "<br>gap %{y:.1%}<extra></extra>",
+                "marker": {"color": colour},
+                "width": 0.72,
+            },
+            {
+                "type": "bar",
+                "legendgroup": regime,
+                "showlegend": False,
+                "x": take(data["position"], rows),
+                "y": [1] * len(rows),
+                "yaxis": "y2",
+                "customdata": custom,
+                "hovertemplate": template + "<extra></extra>",
+                "marker": {"color": colour},
+                "width": 0.96,
+            },
+        ]
+    gaps = [g for g in data["gap"] if g is not None]
+    return {
+        "data": traces,
+        "layout": layout(
+            340,
+            barmode="overlay",
+            xaxis={**layer_axis(data["position"], data["label"], "layer"), "anchor": "y2"},
+            yaxis={
+                "title": {"text": "gap"},
+                "tickformat": ".0%",
+                "domain": [0.16, 1],
+                "range": [0, 1.08 * max([0.02, *gaps])],
+            },
+            yaxis2={
+                "domain": [0, 0.07],
+                "range": [0, 1],
+                "visible": False,
+                "fixedrange": True,
+            },
+        ),
+    }
+
+
+def _lead(data: Columns, i: int) -> list[str]:
+    re, im = data["re"][i], data["im"][i]
+    return [f"{re:+.3f}" + (f" ± {abs(im):.3f}i" if im else "")]
+
+
+def heads(data: Columns) -> Plot:
+    """Layers by heads for each measure; bars where there is one layer."""
+    measures = [m for m in _MEASURES if any(v is not None for v in data[m])]
+    one = len(set(data["position"])) == 1
+    make = _head_bars if one else _head_map
+    frames = [{"name": m, "data": [make(data, m)], "traces": [0]} for m in measures]
+    head_axis = {
+        "title": {"text": "head"},
+        "dtick": 1 if max(data["head"]) < 20 else 4,
+        "zeroline": False,
+        "showgrid": False,
+    }
+    if one:
+        axes = {"xaxis": head_axis, "yaxis": {"range": [-1.05, 1.05]}}
+        height = 300
+    else:
+        axes = {
+            "xaxis": layer_axis(data["position"], data["label"], "layer"),
+            "yaxis": {**head_axis, "autorange": "reversed"},
+        }
+        height = min(680, 130 + 26 * (max(data["head"]) + 1))
+    margin = {"l": 56, "r": 16, "t": 32, "b": 48}
+    shown = make(data, measures[0]) | ({} if one else _MAP)
+    plot: Plot = {"data": [shown], "layout": layout(height, margin=margin, **axes)}
+    return with_frames(plot, frames, control("choice", "shown", [_MEASURES[m] for m in measures]))
+
+
+def _head_map(data: Columns, measure: str) -> dict[str, Any]:
+    n_heads, positions = max(data["head"]) + 1, sorted(set(data["position"]))
+    z: list[list[float | None]] = [[None] * len(positions) for _ in range(n_heads)]
+    for i, head in enumerate(data["head"]):
+        z[head][positions.index(data["position"][i])] = data[measure][i]
+    few = len(positions) <= 12
+    return {
+        "type": "heatmap",
+        "meta": "signed",
+        "x": positions,
+        "y": list(range(n_heads)),
+        "z": z,
+        "hovertemplate": f"layer %{{x}}, head %{{y}}<br>{_MEASURES[measure]} %{{z:+.3f}}"
+        "<extra></extra>",
+        **({"texttemplate": "%{z:+.2f}", "textfont": {"size": 10}} if few else {}),
+    }
+
+
+_MAP: dict[str, Any] = {
+    "zmin": -1,
+    "zmax": 1,
+    "colorscale": SIGNED_SCALE,
+    "xgap": 2,
+    "ygap": 2,
+    "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 0.9, "tickvals": [-1, 0, 1]},
+}
+# What frames leave alone, so that the page may fit the scale to a light or a dark background.
+
+
+def _head_bars(data: Columns, measure: str) -> dict[str, Any]:
+    values = data[measure]
+    return {
+        "type": "bar",
+        "x": data["head"],
+        "y": values,
+        "hovertemplate": f"head %{{x}}<br>{_MEASURES[measure]} %{{y:+.3f}}<extra></extra>",
+        "marker": {
+            "color": [
+                COLOURS["vermilion"] if v is not None and v < 0 else COLOURS["blue"] for v in values
+            ]
+        },
+    }

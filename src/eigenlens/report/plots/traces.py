@@ -1,0 +1,221 @@
+"""Plots of a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eigenlens.report.panels.figure import COLOURS, Columns
+from eigenlens.report.plots.parts import GUIDE, Plot, layer_axis, layout, safe, take, where
+
+_ROWS = {"rho": "rho", "gamma": "gamma", "gain": "gain"}
+_NULLS = {
+    "matched_spectrum": ("F rotated at random", "x-thin-open", True),
+    "random_init": ("untrained model", "circle-open", True),
+    "second_pair": ("second pair", "triangle-up-open", False),
+    "other_layer": ("other layers", "square-open", False),
+    "top_singular": ("top singular vector", "triangle-down-open", False),
+}
+_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "cosine": {
+        "cosine": ("mean cosine, one prompt", COLOURS["blue"]),
+        "anisotropy": ("mean cosine, across prompts", COLOURS["sky"]),
+    },
+    "residual": {
+        "rank_residual": ("rank residual", COLOURS["vermilion"]),
+        "frobenius_residual": ("Frobenius residual", COLOURS["orange"]),
+        "high_low_ratio": ("high/low ratio", COLOURS["purple"]),
+    },
+    "rank": {
+        "effective_rank": ("effective rank", COLOURS["green"]),
+        "participation_ratio": ("participation ratio", COLOURS["grey"]),
+        "stable_rank": ("stable rank", COLOURS["blue"]),
+    },
+}
+
+
+def alignment(data: Columns) -> Plot:
+    """Rho, gamma and gain over layers, each beside the band of random directions."""
+    traces: list[dict[str, Any]] = []
+    for number, measure in enumerate(_ROWS):
+        rows = where(data, measure=measure)
+        side = "y" if number == 0 else f"y{number + 1}"
+        traces += _alignment_row(data, rows, side, number == 0, measure)
+    title = "step" if _by_step(data) else "layer"
+    axis = layer_axis(data["position"], data["label"], title)
+    lines = [_level(0.5, "y"), _level(0.0, "y3")]
+    return {
+        "data": traces,
+        "layout": layout(
+            640,
+            barmode="overlay",
+            shapes=lines,
+            xaxis={**axis, "anchor": "y3"},
+            yaxis={"title": {"text": "rho"}, "domain": [0.7, 1.0], "zeroline": False},
+            yaxis2={"title": {"text": "gamma"}, "domain": [0.35, 0.65], "rangemode": "tozero"},
+            yaxis3={"title": {"text": "gain"}, "domain": [0.0, 0.3], "zeroline": False},
+        ),
+    }
+
+
+def _by_step(data: Columns) -> bool:
+    return len(set(zip(data["stack"], data["kind"], data["layer"], strict=True))) < len(
+        set(data["position"])
+    )
+
+
+def _level(y: float, axis: str) -> dict[str, Any]:
+    line = {"color": GUIDE, "dash": "dash", "width": 1}
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "yref": axis,
+        "y0": y,
+        "y1": y,
+        "line": line,
+    }
+
+
+def _alignment_row(
+    data: Columns, rows: list[int], axis: str, legend: bool, measure: str
+) -> list[dict[str, Any]]:
+    x = take(data["position"], rows)
+    common = {"x": x, "yaxis": axis}
+    names = [safe(v) for v in take(data["label"], rows)]
+    out: list[dict[str, Any]] = []
+    low, high = take(data["random_low"], rows), take(data["random_high"], rows)
+    if any(v is not None for v in low):
+        spread = [None if a is None or b is None else b - a for a, b in zip(low, high, strict=True)]
+        out.append(
+            {
+                **common,
+                "type": "bar",
+                "base": low,
+                "y": spread,
+                "width": 0.72,
+                "name": "random directions, middle 95 %",
+                "legendgroup": "random",
+                "showlegend": legend,
+                "marker": {"color": "rgba(138,143,152,0.32)"},
+                "customdata": [list(pair) for pair in zip(low, high, strict=True)],
+                "hovertemplate": "random directions: %{customdata[0]:.4f} to "
+                "%{customdata[1]:.4f}<extra></extra>",
+            }
+        )
+    for null, (name, symbol, shown) in _NULLS.items():
+        values = take(data[null], rows)
+        if all(v is None for v in values):
+            continue
+        out.append(
+            {
+                **common,
+                "type": "scatter",
+                "mode": "markers",
+                "y": values,
+                "name": name,
+                "legendgroup": null,
+                "showlegend": legend,
+                "visible": True if shown else "legendonly",
+                "marker": {
+                    "symbol": symbol,
+                    "size": 8,
+                    "color": COLOURS["orange"] if null == "matched_spectrum" else GUIDE,
+                    "line": {"width": 1.6},
+                },
+                "hovertemplate": f"{name}: %{{y:.4f}}<extra></extra>",
+            }
+        )
+    values = take(data["value"], rows)
+    bounds = list(zip(take(data["low"], rows), take(data["high"], rows), strict=True))
+    known = all(a is not None for a, _ in bounds)
+    beyond = take(data["beyond"], rows)
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [b - v for (_, b), v in zip(bounds, values, strict=True)] if known else [],
+        "arrayminus": [v - a for (a, _), v in zip(bounds, values, strict=True)] if known else [],
+        "thickness": 1.4,
+        "width": 0,
+        "color": COLOURS["blue"],
+    }
+    out.append(
+        {
+            **common,
+            "type": "scatter",
+            "mode": "markers",
+            "y": values,
+            "name": "measured",
+            "legendgroup": "measured",
+            "showlegend": legend,
+            "error_y": {**error, "visible": known},
+            "customdata": [
+                list(row) for row in zip(names, take(data["p_value"], rows), strict=True)
+            ],
+            "hovertemplate": f"%{{customdata[0]}}: {measure} %{{y:.4f}}<br>corrected p "
+            "%{customdata[1]:.3g}<extra></extra>",
+            "marker": {
+                "color": COLOURS["blue"],
+                "size": 9,
+                "symbol": ["circle" if b else "circle-open" for b in beyond],
+                "line": {"width": 1.8, "color": COLOURS["blue"]},
+            },
+        }
+    )
+    return out
+
+
+def collapse(data: Columns) -> Plot:
+    """Cosines, residuals and ranks over depth."""
+    traces: list[dict[str, Any]] = []
+    for number, group in enumerate(_GROUPS.values()):
+        side = "y" if number == 0 else f"y{number + 1}"
+        for measure, (name, colour) in group.items():
+            for place in ("after attention", "after block"):
+                rows = [
+                    i
+                    for i in where(data, measure=measure)
+                    if data["where"][i] in ("start", place) and data["value"][i] is not None
+                ]
+                if not any(data["where"][i] == place for i in rows):
+                    continue
+                traces.append(
+                    {
+                        "type": "scatter",
+                        "mode": "lines+markers",
+                        "x": take(data["depth"], rows),
+                        "y": take(data["value"], rows),
+                        "yaxis": side,
+                        "name": name,
+                        "legend": "legend" if number == 0 else f"legend{number + 1}",
+                        "legendgroup": measure,
+                        "showlegend": place == "after attention",
+                        "line": {
+                            "color": colour,
+                            "width": 1.8 if place == "after attention" else 1.4,
+                            "dash": "solid" if place == "after attention" else "dot",
+                        },
+                        "marker": {"size": 5 if place == "after attention" else 3},
+                        "customdata": [safe(data["label"][i]) for i in rows],
+                        "hovertemplate": f"{name}, {place}<br>%{{customdata}}: %{{y:.4g}}"
+                        "<extra></extra>",
+                    }
+                )
+    legend = {"orientation": "h", "x": 0, "yanchor": "bottom", "font": {"size": 12}}
+    calls = {d: x for d, x in zip(data["depth"], data["layer"], strict=True) if x is not None}
+    places = {(data["stack"][i], data["kind"][i], x) for i, x in enumerate(data["layer"])}
+    by_step = len(calls) > sum(x is not None for _, _, x in places)
+    axis = layer_axis(data["depth"], data["label"], f"after {'step' if by_step else 'layer'}")
+    return {
+        "data": traces,
+        "layout": layout(
+            680,
+            legend={**legend, "y": 1.01},
+            legend2={**legend, "y": 0.64},
+            legend3={**legend, "y": 0.27},
+            xaxis={**axis, "anchor": "y3"},
+            yaxis={"title": {"text": "cosine"}, "domain": [0.75, 1.0]},
+            yaxis2={"title": {"text": "residual"}, "domain": [0.38, 0.63], "rangemode": "tozero"},
+            yaxis3={"title": {"text": "rank"}, "domain": [0.0, 0.26], "rangemode": "tozero"},
+        ),
+    }

@@ -1,0 +1,189 @@
+"""The page of a survey: its figures, its table, what failed; one file as the report's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eigenlens.report.page.assemble import assemble
+from eigenlens.report.page.blocks import summary
+from eigenlens.report.page.embed import plain, table, text
+from eigenlens.report.page.private import Veil
+from eigenlens.report.page.provenance import today, versions
+from eigenlens.report.page.summary import Answer
+from eigenlens.report.panels.figure import Columns, Figure, n_rows
+from eigenlens.report.survey_panels import SURVEYS
+from eigenlens.report.survey_plots import SURVEY_PLOTS
+from eigenlens.report.survey_tables import survey_sentences
+from eigenlens.report.words import percent, regime_text
+from eigenlens.spectra.principal import REGIMES
+from eigenlens.surveys.result import STATUSES, ModelSummary, Survey
+
+_LEADS = {
+    "survey_scale": "The same question to every checkpoint: what would its layers do, iterated?",
+    "survey_gap": "A small gap means that tokens agree fast and align slowly.",
+    "survey_steps": "How the layers change while a model learns.",
+}
+
+
+def survey_page(result: Survey) -> bytes:
+    """The page as UTF-8 text; no outside address, paths shortened to their last parts.
+
+    Raises
+    ------
+    MissingDependencyError
+        plotly is not installed.
+    """
+    from eigenlens import __version__
+
+    result = _veiled(result)
+    found = {name: figure.data(result) for name, figure in SURVEYS.items()}
+    found = {name: data for name, data in found.items() if n_rows(data)}
+    plots = {name: SURVEY_PLOTS[name](data) for name, data in found.items()}
+    body = [summary(_answers(result), None, _notes(result))]
+    body += [_section(SURVEYS[name], data) for name, data in found.items()]
+    body.append(_table(result))
+    body.append(_provenance(result))
+    sections = [*(SURVEYS[name].title for name in found), "All checkpoints", "Data"]
+    anchors = [*found, "checkpoints", "provenance"]
+    nav = "".join(
+        f'<li><a href="#{anchor}">{text(title)}</a></li>'
+        for anchor, title in zip(anchors, sections, strict=True)
+    )
+    page = assemble(
+        title=f"Survey {Path(result.folder).name}",
+        facts=_facts(result),
+        nav=nav,
+        body="".join(body),
+        data=plain(result.to_dict()),
+        plots=plots,
+        version=__version__,
+        date=today(),
+    )
+    return page.encode("utf-8")
+
+
+def _veiled(result: Survey) -> Survey:
+    """The survey without folders of this machine: local models by the last parts of their path."""
+    models = _shortened([m.model for m in result.models])
+    runs = _shortened([m.series for m in result.models])
+    veil = Veil([name for name in models if Path(name).is_absolute()])
+
+    def told(model: ModelSummary) -> ModelSummary:
+        return replace(
+            model,
+            model=models.get(model.model, model.model),
+            series=runs.get(model.series, model.series),
+            reason=None if model.reason is None else veil.text(model.why),
+        )
+
+    return Survey(
+        folder=Path(result.folder).name,
+        options=veil.record(result.options),
+        models=tuple(told(m) for m in result.models),
+        run=result.run,
+        warnings=tuple(veil.text(w) for w in result.warnings),
+    )
+
+
+def _shortened(names: Sequence[str]) -> dict[str, str]:
+    """Paths by their last parts: as few as tell them apart, at most five."""
+    paths = {n: n.replace("\\", "/").rstrip("/").split("/") for n in names if _is_path(n)}
+    for keep in range(1, 6):
+        short = {name: "/".join(parts[-keep:]) for name, parts in paths.items()}
+        if len(set(short.values())) == len(short):
+            break
+    return short
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name looks like a path rather than like ``org/name`` or a sample."""
+    return name.startswith(("/", "~", "./", "../")) or name.count("/") > 1 or "\\" in name
+
+
+def _facts(result: Survey) -> str:
+    counts = [sum(m.status == status for m in result.models) for status in STATUSES]
+    told = [f"{n} {status}" for n, status in zip(counts, STATUSES, strict=True) if n]
+    return f"{len(result.models)} checkpoints: {', '.join(told) or 'none'}"
+
+
+def _answers(result: Survey) -> list[Answer]:
+    there = [m for m in result.models if m.layers]
+    if not there:
+        return [Answer("What leads the layers?", "nothing to show", _facts(result), known=False)]
+    shares = {r: sum(m.regimes.get(r, 0.0) for m in there) / len(there) for r in REGIMES}
+    most = max(shares, key=lambda r: shares[r])
+    out = [
+        Answer(
+            "What leads the layers?",
+            f"mostly {regime_text(most)}",
+            f"{100 * shares[most]:.0f} % of the layers of the average checkpoint: {REGIMES[most]}.",
+        )
+    ]
+    led = [m for m in there if m.gap is not None]
+    if led:
+        weak, strong = (pick(led, key=lambda m: m.gap or 0.0) for pick in (min, max))
+        out.append(
+            Answer(
+                "How clear is the lead?",
+                f"median gaps {percent(weak.gap)} to {percent(strong.gap)}",
+                f"Weakest in {weak.model}, clearest in {strong.model}.",
+            )
+        )
+    failed = result.failed
+    detail = "; ".join(f"{m.model}: {m.why}" for m in failed[:3]) or "Every checkpoint was read."
+    verdict = f"{len(failed)} failed" if failed else "none failed"
+    out.append(Answer("Is anything missing?", verdict, detail))
+    return out
+
+
+def _notes(result: Survey) -> list[str]:
+    unfinished = [s for s in survey_sentences(result) if s.startswith(("failed:", "not "))]
+    return [*result.warnings, *unfinished]
+
+
+def _section(figure: Figure, data: Columns) -> str:
+    head = (
+        f'<section id="{figure.name}" aria-labelledby="h-{figure.name}"><h2 id="h-{figure.name}">'
+        f'{text(figure.title)}</h2><p class="lead">{text(_LEADS[figure.name])}</p>'
+    )
+    label = text(f"{figure.title}. {figure.alt}")
+    return (
+        f'{head}<div class="figures"><figure class="{figure.name}" id="figure-{figure.name}">'
+        f'<div class="controls"></div><div class="chart" data-plot="{figure.name}" role="img" '
+        f'aria-label="{label}"></div><figcaption>{text(figure.caption)}</figcaption>'
+        f"</figure></div></section>"
+    )
+
+
+def _table(result: Survey) -> str:
+    headings = ["checkpoint", "state", "type", "d", "layers", *map(regime_text, REGIMES)]
+    headings += ["median gap", "together", "align", "depth exponent", "gamma", "gain", "rho"]
+    rows: list[list[Any]] = []
+    for m in result.models:
+        row: list[Any] = [m.model, m.status if m.reason is None else f"failed: {m.why}"]
+        row += [m.model_type, m.d_model, m.layers, *(m.regimes.get(r) for r in REGIMES)]
+        row += [m.gap, m.disagreement_rate, m.alignment_rate, m.exponent, m.gamma, m.gain, m.rho]
+        rows.append(row)
+    caption = (
+        "One row a checkpoint: shares of its layers by regime, medians of the gap and of what it "
+        "foretells of iterating a layer"
+    )
+    return (
+        '<section id="checkpoints" aria-labelledby="h-checkpoints"><h2 id="h-checkpoints">All '
+        f"checkpoints</h2>{table(headings, rows, caption)}</section>"
+    )
+
+
+def _provenance(result: Survey) -> str:
+    options = [[k, "-" if v is None else str(v)] for k, v in result.options.items()]
+    made = ", ".join(f"{k} {v}" for k, v in versions().items())
+    return (
+        '<section id="provenance" aria-labelledby="h-provenance">'
+        '<h2 id="h-provenance">Where this comes from</h2>'
+        '<p><button type="button" id="download" data-file="survey.json">Download the data (JSON)'
+        f'</button></p><dl class="facts-list"><dt>Versions</dt><dd>{text(made)}</dd></dl>'
+        f"{table(['option', 'value'], options, 'Options of the survey')}</section>"
+    )

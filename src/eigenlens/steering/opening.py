@@ -1,0 +1,177 @@
+"""A model to be steered: running with the head that it was trained with, where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from eigenlens.blas import SMALL, threads_for
+from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
+from eigenlens.errors import ArchitectureError, OptionError, SourceError
+from eigenlens.inert import inert
+from eigenlens.live.load import load_model, merge_adapters
+from eigenlens.live.places import Place
+from eigenlens.live.session import Session, open_session, session_of
+from eigenlens.live.tokenizer import load_tokenizer
+from eigenlens.prompts import SPLITTERS
+from eigenlens.tensors.source import Source, resolve
+
+Head = Literal["causal", "masked"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The running model, and what it can tell.
+
+    Attributes
+    ----------
+    session
+        The model with its circuits, places and tokenizer.
+    head
+        `causal`: it predicts the next token; `masked`: the token at each place; None: it has no
+        output head, so only directions of states can be measured.
+    warnings
+        What must be told with the result.
+    """
+
+    session: Session = field(repr=False)
+    head: Head | None
+    warnings: tuple[str, ...] = ()
+
+
+def has_head(checkpoint: Checkpoint) -> bool:
+    """Whether the files hold an output head over the vocabulary, by tensor names alone."""
+    try:
+        readout = checkpoint.readout
+    except OptionError:  # no token embedding
+        return False
+    if readout.row.head_dense:
+        return f"{readout.row.head_dense}.weight" in readout.store.names()
+    return "unembedding" in readout.roles
+
+
+def open_subject(
+    source: Any,
+    *,
+    dtype: Any = "float32",
+    device: str = "cpu",
+    architecture: Any = None,
+    trust_remote_code: bool = False,
+) -> Subject:
+    """Load a model with its head, or take a live one as it is.
+
+    Parameters
+    ----------
+    source
+        A path, hub id or ``sample:NAME``; a live transformers model; a `Session`; or a `Subject`.
+    dtype, device, architecture, trust_remote_code
+        See `eigenlens.live.session.open_session`; not used for a live model.
+
+    Raises
+    ------
+    SourceError, OptionError, MissingDependencyError
+        See `eigenlens.live.load.load_model`.
+    ArchitectureError
+        The model has no attention layer that can be read.
+    """
+    if isinstance(source, Subject):
+        return source
+    if isinstance(source, Session):
+        return _subject(source)
+    if not isinstance(source, (str, Path, Source)):
+        live = merge_adapters(source) if hasattr(source, "state_dict") else source
+        return _subject(open_session(live, architecture=architecture))
+    found = source if isinstance(source, Source) else resolve(source)
+    checkpoint = open_checkpoint(found, architecture)
+    split = SPLITTERS.get(found.label.removeprefix("sample:"))
+    both = bool(found.config.get("is_encoder_decoder"))
+    if not has_head(checkpoint) or both:
+        session = open_session(
+            found,
+            dtype=dtype,
+            device=device,
+            architecture=architecture,
+            trust_remote_code=trust_remote_code,
+            split=split,
+        )
+        why = (
+            "of an encoder-decoder only the states are measured"
+            if both
+            else "its files hold no output head"
+        )
+        note = f"{session.label}: {why}: the effect on its predictions is not measured"
+        return replace(_subject(session), head=None, warnings=(*session.warnings, note))
+    model = load_model(found, dtype, head=True, device=device, trust_remote_code=trust_remote_code)
+    session = session_of(model, found, architecture=architecture)
+    try:
+        tokenizer = load_tokenizer(found, split, trust_remote_code=trust_remote_code)
+    except SourceError as error:
+        return _subject(replace(session, warnings=(str(error),)))
+    return _subject(replace(session, tokenizer=tokenizer))
+
+
+def _subject(session: Session) -> Subject:
+    get = getattr(session.model, "get_output_embeddings", None)
+    outside = session.model is not session.body and callable(get) and get() is not None
+    if not outside:
+        note = f"{session.label} has no output head: its predictions are not measured"
+        return Subject(session, None, (*session.warnings, note))
+    causal = all(place.plan.causal for place in session.places)
+    return Subject(session, "causal" if causal else "masked", session.warnings)
+
+
+def place_of(session: Session, layer: int, stack: str | None = None) -> Place:
+    """The self-attention layer that is edited; a negative number counts from the last.
+
+    Raises
+    ------
+    OptionError
+        There is no such stack or layer.
+    ArchitectureError
+        The model has no self-attention layer.
+    """
+    chosen = session if stack is None else session.only(stack)
+    own = [p for p in chosen.places if p.plan.kind == "self"]
+    if not own:
+        raise ArchitectureError(f"{session.label} has no self-attention layer to edit")
+    # Of an encoder-decoder the last stack writes what is read out.
+    name = own[-1].plan.stack
+    own = [p for p in own if p.plan.stack == name]
+    return own[layer_index([p.plan.layer for p in own], layer, session.label)]
+
+
+def layer_index(known: list[int], layer: int, label: str) -> int:
+    """Where a layer stands among those that can be edited.
+
+    Raises
+    ------
+    OptionError
+        It is not there.
+    """
+    if layer < 0 and -layer <= len(known):
+        return len(known) + layer
+    if layer in known:
+        return known.index(layer)
+    raise OptionError(
+        f"{inert(label)} has no layer {layer} to edit: layers are {known[0]} to {known[-1]}, or "
+        "-1 for the last"
+    )
+
+
+@contextmanager
+def quick(session: Session) -> Iterator[None]:
+    """One thread for narrow models on a CPU: several are tenfold slower on a busy machine."""
+    torch, d = session.torch, session.places[0].plan.geometry.d_model
+    usual = torch.get_num_threads()
+    if session.device.type != "cpu" or d > SMALL:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        with threads_for(d):
+            yield
+    finally:
+        torch.set_num_threads(usual)

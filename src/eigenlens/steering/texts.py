@@ -1,0 +1,101 @@
+"""Two sets of texts: one that the probe is fitted to, and another that the edit is judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eigenlens.errors import OptionError
+from eigenlens.live.session import Session
+from eigenlens.prompts import SPLITTERS, prompt_set, read_prompts
+from eigenlens.tracing.feed import Feed, Prompts, read_feed
+
+Texts = str | Path | Sequence[str] | Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Token ids to calibrate on and to evaluate on; no prompt is in both.
+
+    Attributes
+    ----------
+    calibration, evaluation
+        One sequence of ids a prompt.
+    sources
+        Where the two come from, for the record.
+    warnings
+        What a reader should know of them.
+    """
+
+    calibration: tuple[tuple[int, ...], ...]
+    evaluation: tuple[tuple[int, ...], ...]
+    sources: tuple[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+def read_sets(
+    session: Session, calibrate: Texts | None, evaluate: Texts | None, *, seed: int = 0
+) -> Sets:
+    """The two sets: files or texts that are given, else the halves of the package's prompts.
+
+    Of the package's 64 sentences every other one is calibrated on and the rest evaluated on, so
+    that both halves hold all kinds. A model without a tokenizer gets random tokens.
+
+    Raises
+    ------
+    OptionError
+        Both sets are the same prompts, or the model does not read tokens.
+    FormatError, SourceError
+        See `eigenlens.tracing.feed.read_feed`.
+    """
+    if session.vision:
+        raise OptionError(f"{session.label} sees images: steering reads and writes tokens")
+    smiles = session.label.removeprefix("sample:") in SPLITTERS
+    usual = None
+    if calibrate is None or evaluate is None:
+        usual = _usual(session, smiles, seed)
+    found: list[tuple[tuple[tuple[int, ...], ...], str]] = []
+    for half, given in enumerate((calibrate, evaluate)):
+        if given is None and usual is not None:
+            found.append((usual.ids[half::2], f"{usual.source}, every other prompt"))
+        else:
+            feed = read_feed(session, _prompts(given))
+            found.append((feed.ids, feed.source))
+    (a, from_a), (b, from_b) = found
+    warnings = list(usual.warnings if usual is not None else ())
+    shared = set(a) & set(b)
+    if shared and not set(b) - shared:
+        raise OptionError(
+            "the evaluation text is the calibration text: an edit is judged on text that its probe "
+            "has not seen; give another file with --evaluate"
+        )
+    if shared:
+        b = tuple(ids for ids in b if ids not in shared)
+        warnings.append(f"{len(shared)} prompts that are calibrated on are not evaluated on")
+    return Sets(a, b, (from_a, from_b), tuple(warnings))
+
+
+def _prompts(given: Any) -> Prompts:
+    if isinstance(given, (str, Path)):
+        return Prompts(file=given)
+    given = list(given)
+    if given and not isinstance(given[0], str):
+        return Prompts(token_ids=given)
+    return Prompts(texts=given)
+
+
+def _usual(session: Session, smiles: bool, seed: int) -> Feed:
+    return read_feed(session, Prompts(), seed, smiles=smiles)
+
+
+def encode_file(session: Session, path: str | Path | Sequence[str]) -> list[list[int]]:
+    """Token ids of the prompts of a file, or of texts."""
+    texts = read_prompts(path) if isinstance(path, (str, Path)) else list(path)
+    return session.encode(texts)
+
+
+def example_texts() -> list[str]:
+    """Starts of sentences that a model goes on with, before and after the edit."""
+    return [" ".join(text.split()[:6]) for text in prompt_set()[1::2]]

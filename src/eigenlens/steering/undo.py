@@ -1,0 +1,340 @@
+"""What a steered folder remembers, and how its bytes come back.
+
+``eigenlens.json`` lists the edits, the oldest first, with SHA-256 of the tensor before and after;
+``eigenlens.undo`` (a safetensors file by content) keeps the tensors as they were, under the edits'
+numbers. Edits are undone in turn, the youngest first. Where an edit untied shared layers, the undo
+file also keeps config, index and headers, and the shared files are made again from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from eigenlens import __version__
+from eigenlens.errors import FormatError, SourceError
+from eigenlens.inert import inert
+from eigenlens.steering.folders import clean, copy_file, listed, new_folder, replace_file
+from eigenlens.steering.target import sha256
+from eigenlens.steering.untie import CONFIG, INDEX, Untied, file_sha256, header_of
+from eigenlens.tensors.files import read_json, shown
+from eigenlens.tensors.folder import inside
+from eigenlens.tensors.patch import (
+    Piece,
+    check_patched,
+    piece_of,
+    piece_of_bytes,
+    raw,
+    write_all,
+    write_new,
+    write_pieces,
+    write_span,
+)
+from eigenlens.tensors.safetensors_file import SafetensorsFile
+from eigenlens.writing import write_atomically
+
+RECORD = "eigenlens.json"
+UNDO = "eigenlens.undo"
+SCHEMA = "eigenlens.steered/1"
+UNDO_SCHEMA = "eigenlens.undo/1"
+_TEXTS = ("tensor", "file", "sha256_before", "sha256_after")
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What `unsteer` did.
+
+    Attributes
+    ----------
+    folder
+        The folder.
+    edit
+        The record of the edit that was undone.
+    remaining
+        How many edits are left.
+    resumed
+        Whether an earlier call had restored the bytes and was killed before it could say so.
+    """
+
+    folder: Path
+    edit: Mapping[str, Any]
+    remaining: int
+    resumed: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, schema ``eigenlens.unsteer/1``."""
+        return {
+            "schema": "eigenlens.unsteer/1",
+            "eigenlens_version": __version__,
+            "model": str(self.folder),
+            "options": {},
+            "warnings": [],
+            "undone": {k: v for k, v in self.edit.items() if k != "untied"},
+            "remaining": self.remaining,
+            "resumed": self.resumed,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One record."""
+        found = self.to_dict()["undone"]
+        plain = {k: v for k, v in found.items() if not isinstance(v, (dict, list))}
+        return [{**plain, "remaining": self.remaining}]
+
+
+def read_edits(folder: Path) -> list[dict[str, Any]]:
+    """The edits of a folder, the oldest first; empty where there is no record.
+
+    Raises
+    ------
+    FormatError
+        The record is damaged.
+    """
+    path = folder / RECORD
+    if not path.exists():
+        return []
+    record = read_json(inside(folder, RECORD), RECORD)
+    edits = record.get("edits")
+    if record.get("schema") != SCHEMA or not isinstance(edits, list):
+        raise FormatError(
+            f"{shown(path)}: is no record of edits ({SCHEMA}); this eigenlens reads no other"
+        )
+    for edit in edits:
+        if not isinstance(edit, dict) or not all(isinstance(edit.get(k), str) for k in _TEXTS):
+            raise FormatError(
+                f"{shown(path)}: an edit does not state {', '.join(_TEXTS)}; take the record from "
+                "where the folder was written"
+            )
+    return edits
+
+
+def record_bytes(edits: Sequence[Mapping[str, Any]]) -> bytes:
+    """`eigenlens.json`."""
+    record = {"schema": SCHEMA, "eigenlens_version": __version__, "edits": list(edits)}
+    return (json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def write_undo(path: Path, source: Path, before: int, pieces: Sequence[Piece]) -> None:
+    """An undo file: what a source's keeps of its first `before` edits, and more pieces.
+
+    Raises
+    ------
+    OSError
+        The disk takes no more.
+    """
+    kept = [*_kept(source, before), *pieces]
+    write_pieces(path, kept, {"format": UNDO_SCHEMA})
+
+
+def untied_pieces(number: int, untied: Untied, source: Path) -> Iterator[Piece]:
+    """What brings the shared form back: config, index and the headers of the weight files."""
+    yield piece_of_bytes(f"{number}/{CONFIG}", inside(source, CONFIG).read_bytes())
+    if untied.index is not None:
+        yield piece_of_bytes(f"{number}/{INDEX}", inside(source, INDEX).read_bytes())
+    for file in untied.files:
+        yield piece_of_bytes(f"{number}/{file}", header_of(inside(source, file)))
+
+
+def untied_record(untied: Untied, source: Path) -> dict[str, Any]:
+    """What the record says of an untied edit: the files' hashes, and where each tensor is now."""
+    now = {name: new[0] for name, new in untied.copies.items()}
+    hashes = {file: file_sha256(inside(source, file)) for file in untied.files}
+    return {"files": hashes, "tensors": now, "key": untied.key}
+
+
+def _kept(folder: Path, before: int) -> list[Piece]:
+    path = folder / UNDO
+    if not before or not path.is_file():
+        return []
+    found = _undo_file(folder)
+    numbers = {str(i) for i in range(before)}
+    return [piece_of(found, n) for n in sorted(found.names()) if n.split("/")[0] in numbers]
+
+
+def _undo_file(folder: Path) -> SafetensorsFile:
+    found = SafetensorsFile(inside(folder, UNDO))
+    if found.metadata.get("format") != UNDO_SCHEMA:
+        raise FormatError(
+            f"{shown(found.path)}: is no undo file ({UNDO_SCHEMA}); take it from where the folder "
+            "was written"
+        )
+    return found
+
+
+def unsteer(folder: str | Path) -> Undone:
+    """Restore the bytes that the youngest edit of a folder changed.
+
+    The weight file is written beside and moved into place, so that a kill leaves the old one or
+    the new one; a second call ends what a killed one began. With the last edit the two files of
+    eigenlens go as well, and the folder is what it was.
+
+    Raises
+    ------
+    SourceError
+        The folder holds no edit, its tensor was changed since, or it cannot be written.
+    FormatError
+        Record, undo file or weight file is damaged.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise SourceError(f"{shown(folder)}: no such folder; give one that steer has written")
+    clean(folder.resolve())
+    edits = read_edits(folder)
+    if not edits:
+        raise SourceError(
+            f"{shown(folder)}: holds no {RECORD} with edits, so nothing is to be undone"
+        )
+    edit, left = edits[-1], edits[:-1]
+    if isinstance(edit.get("untied"), dict):
+        _tie(folder, edit, left)
+        return Undone(folder, edit, len(left))
+    resumed = _restore(folder, edit, len(left))
+    _forget(folder, left)
+    return Undone(folder, edit, len(left), resumed)
+
+
+def _weights(folder: Path, edit: Mapping[str, Any]) -> SafetensorsFile:
+    file = str(edit["file"])
+    if ".." in Path(file).parts or Path(file).is_absolute() or not (folder / file).is_file():
+        raise SourceError(
+            f"{shown(folder)}: has no file '{inert(file)}', which {RECORD} says was edited; "
+            "nothing was changed"
+        )
+    found = SafetensorsFile(inside(folder, file))
+    if edit["tensor"] not in found.names():
+        raise SourceError(
+            f"{shown(found.path)}: has no tensor '{inert(str(edit['tensor']))}', which {RECORD} "
+            "says was edited; nothing was changed"
+        )
+    return found
+
+
+def _original(folder: Path, edit: Mapping[str, Any], number: int, like: Any) -> Any:
+    """The kept tensor, held against its hash, type and shape."""
+    undo = _undo_file(folder)
+    kept = undo.read(str(number))
+    if (
+        kept.dtype != like.dtype
+        or kept.shape != like.shape
+        or (sha256(kept) != edit["sha256_before"])
+    ):
+        raise FormatError(
+            f"{shown(undo.path)}: what it keeps of '{inert(str(edit['tensor']))}' is not what "
+            f"{RECORD} says stood there; nothing was changed, take the original model"
+        )
+    return kept
+
+
+def _restore(folder: Path, edit: Mapping[str, Any], number: int) -> bool:
+    """Put the tensor back; whether it was back already."""
+    name, found = str(edit["tensor"]), _weights(folder, edit)
+    present = found.read(name)
+    now = sha256(present)
+    if now != edit["sha256_after"]:
+        if now == edit["sha256_before"]:
+            return True
+        raise SourceError(
+            f"{shown(found.path)}: tensor '{inert(name)}' was changed since it was edited "
+            f"(SHA-256 {now[:12]}, recorded {str(edit['sha256_after'])[:12]}); nothing was undone, "
+            "take the original model"
+        )
+    kept = raw(_original(folder, edit, number, present))
+    start, _, _ = found.span(name)
+
+    def write(path: Path) -> None:
+        copy_file(found.path, path)
+        write_span(path, start, kept)
+        check_patched(found, path, name, kept)
+
+    replace_file(found.path, write)
+    return False
+
+
+def _forget(folder: Path, left: list[dict[str, Any]]) -> None:
+    """Take the youngest edit off the record; the undo file goes first, so that a kill is told."""
+    undo, record = folder / UNDO, folder / RECORD
+    if left:
+        if undo.is_file():
+            replace_file(undo, partial(_write_kept, folder, len(left)))
+        write_atomically(record, record_bytes(left))
+        return
+    for path in (undo, record):
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _write_kept(folder: Path, before: int, path: Path) -> None:
+    write_undo(path, folder, before, ())
+
+
+def _tie(folder: Path, edit: Mapping[str, Any], left: list[dict[str, Any]]) -> None:
+    """Make the shared form again: a new folder, in which all else is linked, takes the old's place.
+
+    Raises
+    ------
+    SourceError, FormatError
+        See `unsteer`; also if a file that was made again has not its old hash.
+    """
+    number, name = len(left), str(edit["tensor"])
+    found = _weights(folder, edit)
+    now = sha256(found.read(name))
+    if now != edit["sha256_after"]:
+        raise SourceError(
+            f"{shown(found.path)}: tensor '{inert(name)}' was changed since it was edited; nothing "
+            "was undone, take the original model"
+        )
+    undo, untied = _undo_file(folder), edit["untied"]
+    hashes, tensors = untied.get("files"), untied.get("tensors")
+    if not isinstance(hashes, dict) or not isinstance(tensors, dict):
+        raise FormatError(f"{shown(folder / RECORD)}: does not say what was untied; damaged")
+    texts = {CONFIG, *([INDEX] if f"{number}/{INDEX}" in undo.names() else [])}
+    files, _ = listed(folder)
+    with new_folder(folder, force=True, known_by=(RECORD,)) as building:
+        for file in files:
+            if file in (RECORD, UNDO):
+                continue
+            target = building / file
+            if file in texts:
+                write_new(target, undo.read(f"{number}/{file}").tobytes())
+            elif file in hashes:
+                header = undo.read(f"{number}/{file}").tobytes()
+                _make_again(target, header, inside(folder, file), tensors)
+                if file_sha256(target) != hashes[file]:
+                    raise FormatError(
+                        f"{shown(folder / file)}: another tensor of it was changed since it was "
+                        "edited; nothing was undone, take the original model"
+                    )
+            else:
+                copy_file(folder / file, target, link=True)
+        if left:
+            write_undo(building / UNDO, folder, number, ())
+            write_new(building / RECORD, record_bytes(left))
+
+
+def _make_again(target: Path, header: bytes, now: Path, tensors: Mapping[str, str]) -> None:
+    """A file of shared tensors: its old header, and the tensors from where they are now."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        entries = json.loads(header[8:])
+        entries.pop("__metadata__", None)
+        order = sorted(entries, key=lambda name: (entries[name]["data_offsets"], name))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"{shown(now.parent / UNDO)}: a header that it keeps is damaged; nothing was undone, "
+            "take the original model"
+        ) from error
+    found = SafetensorsFile(now)
+    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        write_all(handle, header)
+        for name in order:
+            for block in piece_of(found, tensors.get(name, name)).content():
+                write_all(handle, memoryview(block))
+        os.fsync(handle)
+    finally:
+        os.close(handle)

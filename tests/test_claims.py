@@ -1,0 +1,185 @@
+"""Every claim can hold, fail and stay undecided; what cannot be had is a row that says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import eigenlens
+from eigenlens.claims.evidence import Evidence, Settings
+from eigenlens.claims.suites import SUITES, Subject
+from eigenlens.claims.table import CLAIMS
+from eigenlens.claims.verdicts import VERDICTS, most_layers, most_starts, side
+from eigenlens.cli.app import app
+from eigenlens.errors import OptionError
+from eigenlens.report.claims_tables import STYLES
+
+BY_NAME = {claim.name: claim for claim in CLAIMS}
+
+
+def layer(**changes: Any) -> SimpleNamespace:
+    """A traced layer that tilts tokens beyond every null."""
+    base: dict[str, Any] = {
+        "gamma": 0.2,
+        "gain": 0.05,
+        "rho": 0.9,
+        "rho_ci": (0.85, 0.95),
+        "gain_ci": (0.04, 0.06),
+        "p_gamma": 0.001,
+        "p_holm": 0.004,
+        "beyond": True,
+        "nulls": {
+            "matched_spectrum": {"rho": 0.6},
+            "random_direction": {"quantiles": {"rho": (0.3, 0.5, 0.7)}},
+        },
+    }
+    return SimpleNamespace(**(base | changes))
+
+
+AWAY = {
+    "gamma": 0.01,
+    "gain": -0.05,
+    "rho": 0.1,
+    "rho_ci": (0.05, 0.15),
+    "gain_ci": (-0.06, -0.04),
+    "p_gamma": 0.99,
+    "p_holm": 1.0,
+    "beyond": False,
+}
+UNSURE = {"rho": 0.55, "rho_ci": (0.4, 0.75), "gain_ci": (-0.01, 0.02), "p_gamma": 0.4}
+
+
+def traced(layers: list[SimpleNamespace], r: float = 0.8, ci: Any = (0.4, 0.95)) -> Any:
+    stack = SimpleNamespace(gain_against_gap={"r": r, "ci": ci, "n": len(layers)})
+    return SimpleNamespace(
+        trace=SimpleNamespace(layers=layers, stacks=[stack], model={"d_model": 64})
+    )
+
+
+def verdict(name: str, evidence: Any) -> str:
+    return BY_NAME[name].judge(evidence).verdict
+
+
+@pytest.mark.parametrize("name", ["gamma", "gain", "rho", "rho-nulls"])
+def test_claims_on_layers_follow_the_intervals(name: str) -> None:
+    assert verdict(name, traced([layer() for _ in range(4)])) == "holds"
+    assert verdict(name, traced([layer(**AWAY) for _ in range(4)])) == "fails"
+    unsure = {"beyond": False, "p_holm": 0.3} | UNSURE
+    assert verdict(name, traced([layer(**unsure) for _ in range(4)])) == "undecided"
+    # most layers: three of five are enough, two of five and two unsure are not
+    assert verdict(name, traced([layer()] * 3 + [layer(**AWAY)] * 2)) == "holds"
+    mixed = [layer()] * 2 + [layer(**unsure)] * 2 + [layer(**AWAY)]
+    assert verdict(name, traced(mixed)) == "undecided"
+
+
+def test_the_claim_on_the_gap_follows_its_interval() -> None:
+    some = [layer() for _ in range(8)]
+    assert verdict("gap", traced(some)) == "holds"
+    assert verdict("gap", traced(some, -0.8, (-0.95, -0.4))) == "fails"
+    assert verdict("gap", traced(some, 0.2, (-0.6, 0.8))) == "undecided"
+    assert verdict("gap", traced(some[:2], 0.2, None)) == "undecided"
+
+
+def test_a_wrong_identity_fails() -> None:
+    row = SimpleNamespace(error_one=1e-7, error_four=1e-7, error_heads=None, ok=True)
+    wrong = SimpleNamespace(error_one=1e-7, error_four=0.3, error_heads=None, ok=False)
+    given = SimpleNamespace(identity=[row, row], identity_tolerance=1e-4)
+    assert verdict("power-step", given) == "holds"
+    given.identity = [row, wrong]
+    assert verdict("power-step", given) == "fails"
+
+
+def run_of(labels: dict[str, int], reached: list[float], angle: float | None = None) -> Any:
+    basins = [SimpleNamespace(label=k, count=v) for k, v in labels.items()]
+    spectrum = SimpleNamespace(gap=0.1, angle=0.3, basis=lambda: np.eye(4)[:, :1])
+    observed = SimpleNamespace(angle_per_step=angle)
+    return SimpleNamespace(
+        layers=[spectrum],
+        simulation=SimpleNamespace(basins=basins, outcome=SimpleNamespace(observed=observed)),
+        final_alignment=lambda basis: np.array(reached),
+    )
+
+
+def test_claims_on_starts_follow_wilson() -> None:
+    assert verdict("consensus", run_of({}, [1.0] * 16)) == "holds"
+    assert verdict("consensus", run_of({}, [0.5] * 16)) == "fails"
+    assert verdict("consensus", run_of({}, [1.0, 0.5] * 8)) == "undecided"
+    assert verdict("rotation", run_of({"rotation": 16}, [1.0] * 16, 0.3)) == "holds"
+    # turning elsewhere is not turning in the leading plane
+    assert verdict("rotation", run_of({"rotation": 16}, [0.5] * 16, 0.3)) == "fails"
+    assert verdict("other-ends", run_of({"consensus": 64}, [1.0] * 64)) == "holds"
+    assert verdict("other-ends", run_of({"consensus": 16}, [1.0] * 16)) == "undecided"
+    ends = {"consensus": 32, "bipartite": 20, "clusters": 12}
+    assert verdict("other-ends", run_of(ends, [1.0] * 64)) == "fails"
+
+
+def test_the_rule_by_hand() -> None:
+    assert [side(0.6, 0.9, 0.5), side(0.1, 0.5, 0.5), side(0.4, 0.6, 0.5)] == [
+        "holds",
+        "fails",
+        "undecided",
+    ]
+    found = most_layers([(0.6, 0.7), (0.4, 0.6), None], [0.5] * 3, "x", [0.65, 0.5, None])
+    assert found.interval == (1 / 3, 1.0)
+    assert found.details["above"] == 1
+    assert most_starts(0, 64, "x", 0.1).interval == pytest.approx((0, 0.0566), abs=1e-4)
+
+
+def test_real_models_are_measured(tmp_path: Path) -> None:
+    found = eigenlens.reproduce(
+        ["sample:albert-tiny", "sample:gpt2-tiny", str(tmp_path / "none")],
+        claims=["power-step", "consensus", "gap"],
+        starts=4,
+        steps=300,
+    )
+    rows = {(r.claim, r.model.rpartition("/")[2]): r.finding for r in found.rows_}
+    assert rows["power-step", "sample:albert-tiny"].verdict == "holds"
+    assert rows["power-step", "sample:gpt2-tiny"].verdict == "holds"
+    consensus = rows["consensus", "sample:albert-tiny"]
+    assert consensus.details["starts"] == 4
+    assert consensus.details["alignment"] > 0.99
+    assert ("consensus", "sample:gpt2-tiny") not in rows  # its layers differ
+    assert rows["gap", "sample:gpt2-tiny"].verdict == "undecided"  # four layers
+    missing = rows["power-step", "none"]
+    assert missing.verdict == "not run"
+    assert "none" in missing.measured
+    assert found.counts["not run"] == 1
+    assert [r.claim for r in found.rows_] == sorted(
+        [r.claim for r in found.rows_], key=list(BY_NAME).index
+    )
+
+
+def test_command_prints_failures_like_the_rest(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    words = ["reproduce", "--model", "sample:gpt2-tiny", "--claim", "power-step", "--out", str(out)]
+    words += ["--figure", str(tmp_path / "r.png"), "--format", "table"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "1 measurement of 1 claims: 1 holds." in done.stdout
+    told = json.loads(out.read_text())
+    assert told["schema"] == "eigenlens.reproduce/1"
+    assert told["claims"][0]["verdict"] == "holds"
+    assert (tmp_path / "r.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_tables_agree() -> None:
+    assert set(STYLES) == set(VERDICTS)
+    assert len(SUITES["paper"]) == 17
+    assert {s.ends for s in SUITES["paper"]} == {"span", "rotation", None}
+    assert all(claim.choice for claim in CLAIMS)
+
+
+def test_wrong_input_is_told() -> None:
+    with pytest.raises(OptionError, match="suite 'paperr' is unknown"):
+        eigenlens.reproduce("paperr")
+    with pytest.raises(OptionError, match="claim 'rhoo' is unknown"):
+        eigenlens.reproduce("samples", claims=["rhoo"])
+    with pytest.raises(OptionError, match="at least 1, 2 and 0"):
+        Settings(starts=0)
+    assert Evidence(Subject("x"), Settings(), print).subject.ends is None

@@ -1,0 +1,200 @@
+"""`eigenlens compare` on the command line: ranking, sentences, JSON, CSV and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import eigenlens
+from eigenlens.cli.app import app
+from eigenlens.report.compare_tables import compare_sentences, compare_view
+from test_compare import circuit, narrowed
+
+BERT = "sample:bert-tiny"
+
+
+def run(*args: str | Path, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["compare", *(str(a) for a in args)])
+    assert result.exit_code == code, (result.stderr, result.exception)
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def refuse(name: str) -> Any:
+    raise AssertionError(f"JSON holds {name}")
+
+
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return narrowed("bert-tiny", tmp_path_factory.mktemp("bf16"), ml_dtypes.bfloat16)
+
+
+def test_the_table_is_ranked(rounded: Path) -> None:
+    text = run(BERT, rounded).stdout
+    assert max(map(len, text.splitlines())) <= 100
+    rows = re.findall(r"^ *encoder\.(\d) +(0\.\d+)", text, re.MULTILINE)
+    result = eigenlens.compare(BERT, rounded)
+    assert [int(layer) for layer, _ in rows] == [x.layer for x in result.ranking]
+    assert [float(x) for _, x in rows] == sorted((float(x) for _, x in rows), reverse=True)
+    sentence = " ".join(text.split())
+    assert f"F differs in 4 of 4 layers, most in {result.ranking[0].name}" in sentence
+    assert "No layer changed its regime." in sentence
+    for column in ("|dF|/|F|", "rank of dF", "leading A", "shift", "angle"):
+        assert f"{column}:" in sentence or f"{column}," in sentence
+
+
+def test_equal_models_are_said_to_be_equal() -> None:
+    text = run(BERT, BERT, "--fail-above", "0").stdout
+    assert "Nothing moved: F is the same, bit by bit, in all 4 layers." in " ".join(text.split())
+
+
+def test_json_and_csv(rounded: Path, tmp_path: Path) -> None:
+    found = json.loads(
+        run(BERT, rounded, "--format", "json", "-k", "3").stdout, parse_constant=refuse
+    )
+    assert found["schema"] == "eigenlens.compare/1"
+    assert set(found) == {
+        *("schema", "eigenlens_version", "model", "other", "options", "warnings"),
+        *("largest_change", "ranking", "layers", "only"),
+    }
+    layer = found["layers"][0]
+    assert {
+        *("stack", "layer", "kind", "relative_change", "frobenius_difference", "rank"),
+        *("effective_rank", "principal_angles", "regime_changed", "new_leader", "eigenvalues"),
+    } <= set(layer)
+    assert found["largest_change"] == max(x["relative_change"] for x in found["layers"])
+    assert found["model"]["source"] == BERT
+    assert {"before", "after", "distance", "bar", "kind", "certain", "changed"} <= set(
+        layer["eigenvalues"][0]
+    )
+    target = tmp_path / "x.csv"
+    assert run(BERT, rounded, "--out", target, "-k", "3").stdout == ""
+    rows = list(csv.DictReader(io.StringIO(target.read_text())))
+    assert [float(r["relative_change"]) for r in rows] == [
+        x["relative_change"] for x in found["layers"]
+    ]
+
+
+def test_fail_above_is_about_the_largest_change(rounded: Path) -> None:
+    largest = eigenlens.compare(BERT, rounded, k=2).largest
+    run(BERT, rounded, "-k", "2", "--fail-above", repr(largest))
+    result = run(BERT, rounded, "-k", "2", "--fail-above", repr(largest * 0.999), code=1)
+    assert "F differs in 4 of 4" in result.stdout  # the work is done and shown all the same
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert re.search(r"encoder\.\d moved by .* more than the .* of --fail-above", lines[0])
+    run(BERT, rounded, "--layers", "1", "-k", "2", "--fail-above", "1")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        ([BERT], 2, "B"),
+        ([BERT, BERT, "--fail-above", "-1"], 2, "no bound"),
+        ([BERT, BERT, "--fail-above", "nan"], 2, "no bound"),
+        ([BERT, BERT, "--fail-above", "inf"], 2, "no bound"),
+        ([BERT, "sample:none"], 1, "unknown sample 'none'"),
+        ([BERT, "sample:gpt2-tiny"], 1, "no layer in common"),
+        ([BERT, BERT, "--layers", "9"], 1, "neither"),
+        ([BERT, BERT, "--out", "a.txt"], 1, ".json, .csv, .parquet"),
+        ([BERT, BERT, "-k", "0"], 1, "k is 0"),
+    ],
+)
+def test_wrong_use_is_one_line(args: list[str], code: int, message: str) -> None:
+    result = run(*args, code=code)
+    assert message in result.stderr
+    if code == 1:
+        assert len(result.stderr.splitlines()) == 1
+        assert result.stdout == ""
+
+
+def test_a_model_is_not_written_over(rounded: Path) -> None:
+    before = (rounded / "config.json").read_bytes()
+    result = run(BERT, rounded, "--out", rounded / "config.json", code=1)
+    assert "a file of the model itself" in result.stderr
+    assert (rounded / "config.json").read_bytes() == before
+
+
+def printed(result: Any) -> str:
+    console = Console(width=100, record=True, file=io.StringIO(), highlight=False)
+    console.print(compare_view(result))
+    return console.export_text()
+
+
+def test_the_sentences_say_what_happened() -> None:
+    rng = np.random.default_rng(0)
+    base = np.diag([1.0, 0.8, 0.3, -0.1])
+    one = base + 0.5 * np.outer(rng.standard_normal(4), rng.standard_normal(4))
+    text = " ".join(compare_sentences(eigenlens.compare(circuit(base), circuit(one))))
+    assert "the difference is all but of rank one" in text
+    turned = base.copy()
+    turned[:2, :2] = [[1.0, 0.5], [-0.5, 1.0]]
+    text = " ".join(compare_sentences(eigenlens.compare(circuit(base), circuit(turned))))
+    assert "real dominant -> complex dominant" in text
+    other = rng.standard_normal((4, 4))
+    apart = eigenlens.compare(circuit(np.eye(4)), circuit(other - np.trace(other) / 4 * np.eye(4)))
+    assert "nothing in common" in " ".join(compare_sentences(apart))
+    same = eigenlens.compare(circuit(base), circuit(base + 1e-17 * rng.standard_normal((4, 4))))
+    assert "Nothing moved beyond rounding in the 1 layer" in " ".join(compare_sentences(same))
+    for result in (apart, same):
+        assert max(map(len, printed(result).splitlines())) <= 100
+
+
+def test_names_of_a_model_stay_text(tmp_path: Path) -> None:
+    folder = tmp_path / "[red]x\x1b[31m<b>"
+    folder.mkdir()
+    narrowed("bert-tiny", folder, np.float16)
+    result = run(BERT, folder, "-k", "2")
+    for text in (result.stdout, result.stderr):
+        assert "\x1b" not in text
+    assert "[red]x\\x1b[31m<b>" in result.stdout.replace("\n", "")
+
+
+def test_the_page_holds_the_data_and_no_address(rounded: Path, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    run(BERT, rounded, "--html", target, "-k", "3")
+    page = target.read_text(encoding="utf-8")
+    result = eigenlens.compare(BERT, rounded, k=3)
+    found = re.search(
+        r'<script[^>]*type="application/json"[^>]*id="data"[^>]*>(.*?)</script>', page
+    )
+    found = found or re.search(r'id="data"[^>]*>(.*?)</script>', page, re.DOTALL)
+    assert found
+    record = json.loads(found[1], parse_constant=refuse)
+    assert record["layers"][0]["relative_change"] == result.layers[0].relative
+    body = page.split("<body", 1)[1].split("<script", 1)[0]
+    for name in ("changes", "moves"):
+        assert f'data-plot="{name}"' in body
+    assert f"up to {result.largest:.3g}" in body
+    assert not re.search(r'(?:src|href)="(?!#|data:)', body)
+    assert str(rounded.parent) not in page
+    assert rounded.name in page
+
+
+def test_a_hostile_name_is_text_in_the_page(tmp_path: Path) -> None:
+    folder = tmp_path / "<script>alert(1)<"
+    folder.mkdir()
+    narrowed("bert-tiny", folder, np.float16)
+    run(folder, BERT, "--html", tmp_path / "page.html", "-k", "2")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert str(tmp_path) not in page
+
+
+def test_the_page_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ".html" in run("sample:none", BERT, "--html", "a.txt", code=1).stderr
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    result = run("sample:none", BERT, "--html", "a.html", code=1)
+    assert "pip install 'eigenlens[report]'" in result.stderr
