@@ -12,10 +12,12 @@ import os
 import large_full
 import large_grouped
 import survey_scaling
+import trace_cost
+import watch_cost
 import whole_process
 from measure import scratch
 
-CASES = ("whole", "grouped", "full", "survey")
+CASES = ("whole", "grouped", "full", "survey", "watch", "trace")
 
 
 def main() -> None:
@@ -36,6 +38,8 @@ def main() -> None:
         "grouped": lambda folder: large_grouped.report(folder, runs),
         "full": lambda folder: large_full.report(folder, runs, options.dense_4096),
         "survey": lambda folder: survey_scaling.report(folder, runs),
+        "watch": watch_cost.report,
+        "trace": lambda folder: trace_cost.report(folder, runs),
     }
     for name in options.cases or CASES:
         print()

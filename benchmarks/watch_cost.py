@@ -2,9 +2,10 @@
 
 Two trainings from the same seed run in one process, in turn: some steps of the one without, the
 same steps of the one with a watch at its default interval, which takes one reading in them; CPU
-time, one thread. A probe of 8 prompts of 64 tokens of the training's text. The median of the paired
-differences over the median of the plain side is the cost. At the end the weights of both have to
-be the same to the bit.
+time, one thread. A probe of 8 prompts of 64 tokens of the training's text. The cost is told twice:
+what is spent inside `watch.step`, and the median of the paired differences over the median of the
+plain side, which holds what caches lose as well and is noisy on a busy machine. At the end the
+weights of both have to be the same to the bit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from measure import goal, run_json, table
 
 MOST = 0.03
-BLOCKS = 8
+BLOCKS = 6
 
 
 def inside(blocks: int) -> dict[str, Any]:
@@ -45,12 +46,16 @@ def inside(blocks: int) -> dict[str, Any]:
     watching = watch(runs[1].model, probe, strict=True)
     watching.read(0)  # uncounted: imports, and the check of every F
 
+    inside_watch: list[float] = []
+
     def block(side: int) -> float:
         run, start = runs[side], time.process_time()
         for _ in range(watching.every):
             loss = one_step(run, task, task.recipe.depth, causal=False)
             if side:
+                before = time.process_time()
                 watching.step(run.step, loss)
+                inside_watch.append(time.process_time() - before)
         return time.process_time() - start
 
     sides: tuple[list[float], list[float]] = ([], [])
@@ -62,7 +67,7 @@ def inside(blocks: int) -> dict[str, Any]:
         "every": watching.every,
         "plain": sides[0],
         "watched": sides[1],
-        "reading": [reading.seconds for reading in watching.readings[1:]],
+        "inside": sum(inside_watch),
         "same": all(torch.equal(a, states[1][name]) for name, a in states[0].items()),
         "alarms": len(watching.alarms),
     }
@@ -74,7 +79,7 @@ def report(scratch: Path) -> None:
     pairs = list(zip(found["plain"], found["watched"], strict=True))
     plain = statistics.median(found["plain"])
     added = statistics.median(b - a for a, b in pairs)
-    least = min(found["watched"]) - min(found["plain"])
+    direct = found["inside"] / (sum(found["watched"]) - found["inside"])
     print(f"gpt2-tiny's training, a reading every {found['every']} steps, CPU seconds\n")
     rows = [["steps", "without", "with", "added %"]]
     for i, (a, b) in enumerate(pairs):
@@ -82,10 +87,12 @@ def report(scratch: Path) -> None:
         steps = f"{first + 1} to {first + found['every']}"
         rows.append([steps, f"{a:.2f}", f"{b:.2f}", f"{100 * (b - a) / a:+.1f}"])
     print(table(rows), end="\n\n")
-    print(f"a reading takes {1000 * min(found['reading']):.0f} ms at best (wall time)")
-    print(f"best block of each side: {100 * least / min(found['plain']):+.1f} %")
-    share = added / plain
-    print(goal(f"a watch adds <= {MOST:.0%}", f"{share:.1%} (median of pairs)", share <= MOST))
+    share, each = added / plain, 1000 * found["inside"] / len(pairs)
+    print(f"a reading takes {each:.0f} ms of CPU")
+    name = f"a watch adds <= {MOST:.0%}"
+    print(goal(f"{name}, inside watch.step", f"{direct:.1%}", direct <= MOST))
+    print(goal(f"{name}, median of pairs", f"{share:.1%}", share <= MOST))
+    print(goal("no alarm", str(found["alarms"]), not found["alarms"]))
     print(goal("weights are the same to the bit", str(found["same"]), found["same"]))
 
 

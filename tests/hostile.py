@@ -21,7 +21,11 @@ TOKENS = (
     "]]> --> \" ' `",
 )
 FOLDER = "<svg onload=alert(4)> & 'so' \"on\""
-PROMPTS = (f"return {SCRIPT} of the list", "the value of a dictionary", "an object is called")
+PROMPTS = (
+    f"return {SCRIPT} of the list",
+    "the value of a dictionary",
+    "an object is called when the first of all the names in this long list is asked for",
+)
 
 
 def hostile_model(parent: Path) -> Path:

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import eigenlens
@@ -118,23 +118,19 @@ def test_a_small_change_keeps_its_digits(size: float) -> None:
         assert gram != pytest.approx(truth, rel=1e-3)
 
 
-@given(st.floats(-3, 3), st.integers(0, 20))
+@settings(max_examples=25)
+@given(st.one_of(st.floats(-3, 3), st.floats(0.95, 1.05)), st.integers(0, 20))
 def test_scaling_is_known(c: float, seed: int) -> None:
     one = prescribed([1.5, 0.9 + 0.3j, 0.4, -0.2, 0.1], seed).matrix
     layer = eigenlens.compare(circuit(one), circuit(c * one), order="modulus").layers[0]
     assert layer.relative == pytest.approx(abs(1 - c), abs=1e-14)
-    assert (
-        all(
-            abs(m.after - c * m.before.real - 1j * abs(c * m.before.imag)) < 1e-10
-            for m in layer.matches
-        )
-        or c < 0.95
-    )
+    after = sorted((abs(m.after) for m in layer.matches), reverse=True)
+    before = sorted((abs(c * m.before) for m in layer.matches), reverse=True)
+    assert np.allclose(after, before, atol=1e-10)
     if abs(c) > 1e-3:
         assert layer.principal_angles[0] < 1e-7
-        after = sorted((abs(m.after) for m in layer.matches), reverse=True)
-        before = sorted((abs(c * m.before) for m in layer.matches), reverse=True)
-        assert np.allclose(after, before, atol=1e-10)
+    if abs(c - 1) < 0.05:  # nothing passes anything else
+        assert all(abs(m.after - c * m.before) < 1e-10 for m in layer.matches)
 
 
 def test_a_rank_one_edit_is_known() -> None:
@@ -217,7 +213,7 @@ def whole(m: Any, found: list[Any]) -> bool:
 
 
 def test_two_that_pass_each_other_are_followed() -> None:
-    """|1 + lambda| of the real one falls from 2 to 1.98, that of the pair rises from 1.96 to 2.26."""
+    """|1 + lambda| of the real one falls from 2 to 1.98, that of the pair rises to 2.26."""
     a = prescribed([1.0, 0.9 + 0.5j, 0.2, -0.1], 0).matrix
     b = prescribed([0.98, 1.2 + 0.5j, 0.2, -0.1], 0).matrix
     layer = eigenlens.compare(circuit(a), circuit(b)).layers[0]
@@ -245,6 +241,7 @@ def test_a_pair_that_becomes_two_reals_is_followed() -> None:
     assert sorted(m.kind for m in back.matches) == ["real", "real_to_pair", "real_to_pair"]
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 30), st.sampled_from([1e-3, 1e-6]))
 def test_a_small_change_is_matched_as_it_is(seed: int, size: float) -> None:
     values = [1.5, 1.0 + 0.4j, 0.4, -0.2 + 0.2j, 0.05, -1.1]
@@ -314,8 +311,6 @@ def test_angles_between_planes_and_kernels() -> None:
     # Negative eigenvalues under `residual`: the kernel leads.
     left, right = np.random.default_rng(0).standard_normal((2, 8, 2))
     sinks = [-0.1 * x @ np.linalg.pinv(x) for x in (left, right)]
-    pair = [LowRank(x[:, :2] * 0, x[:2]) for x in sinks]
-    assert pair[0].d == 8
     layers = [
         OVCircuit(np.linalg.pinv(x), -0.1 * x, n_heads=1, n_kv_heads=1, head_dim=2)
         for x in (left, right)

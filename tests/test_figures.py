@@ -31,6 +31,7 @@ from eigenlens.report.figures.table import (
 from eigenlens.report.panels.figure import COLOURS, REGIME_COLOURS
 from eigenlens.spectra.principal import REGIMES
 
+SAVED = ("spectrum", "compare")  # saving takes longer than drawing
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF"}
 
 
@@ -39,20 +40,50 @@ def results() -> dict[str, Any]:
     many = eigenlens.spectrum("sample:bert-tiny", per_head=True, k=6, decode=2)
     one = simulate_matrices(np.diag([1.0, 0.6, 0.2]), n_tokens=5, steps=25)
     both = eigenlens.compare("sample:gpt2-tiny", "sample:gptneo-tiny", k=3)
-    return {"spectrum": many, "simulate": one, "compare": both}
+    return {"spectrum": many, "simulate": one, "compare": both, "steer": swept()}
+
+
+def swept() -> Any:
+    """A steering as far as its figure looks: five strengths, and activation addition."""
+    from types import SimpleNamespace
+
+    def row(method: str, strength: float, p: float, kl: float, cosine: float) -> dict[str, Any]:
+        return {
+            "method": method,
+            "strength": strength,
+            "target_probability": p,
+            "kl": kl,
+            "after_sublayer_mean_cosine": cosine,
+            "perplexity": 10.0,
+            "target_rank": 3.0,
+        }
+
+    rows = [
+        row("unedited", 0.0, 1e-4, 0.0, 0.01),
+        *(row("edit", s, s / 100, s**2 / 1e3, s / 40) for s in (0.5, 1.0, 4.0, 20.0, 30.0)),
+        row("activation addition", 3.0, 0.02, 0.01, 0.01),
+    ]
+    return SimpleNamespace(
+        before=1,
+        after=1,
+        edit=SimpleNamespace(strength=4.0),
+        rows=lambda: rows,
+        model={"source": "x"},
+    )
 
 
 @pytest.fixture(scope="module")
 def files(results: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[Path, bytes]:
-    return figure_files(results, tmp_path_factory.mktemp("figures") / "new")
+    some = {name: results[name] for name in SAVED}
+    return figure_files(some, tmp_path_factory.mktemp("figures") / "new")
 
 
 def rows_of(content: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(content.decode())))
 
 
-def test_every_panel_becomes_its_files(files: dict[Path, bytes], results: dict[str, Any]) -> None:
-    names = {name for name, panel in PANELS.items() if panel.needs in results}
+def test_every_panel_becomes_its_files(files: dict[Path, bytes]) -> None:
+    names = {name for name, panel in PANELS.items() if panel.needs in SAVED}
     assert {p.name for p in files} == {
         f"{name}.{kind}" for name in names for kind in (*(KINDS if name in DRAWN else ()), "csv")
     }
@@ -78,7 +109,8 @@ def test_the_data_beside_a_figure_are_the_results(
     assert listed == [complex(v) for x in layers for v in x.eigenvalues]
     gaps = [float(r["gap"]) for r in rows_of(by_name["regimes.csv"])]
     assert gaps == [x.gap for x in layers]
-    steps = rows_of(by_name["trajectory.csv"])
+    run_data = PANELS["trajectory"].data(results["simulate"])
+    steps = rows_of(csv_of(run_data).encode())
     assert [float(r["disagreement"]) for r in steps] == [
         row["disagreement"] for row in results["simulate"].trajectory
     ]
@@ -140,6 +172,21 @@ def test_what_is_drawn_is_the_data(results: dict[str, Any]) -> None:
         for x in results["compare"].layers
         for m in x.matches
     ]
+
+
+def test_the_edit_stands_out_among_the_strengths(results: dict[str, Any]) -> None:
+    data = PANELS["strengths"].data(results["steer"])
+    assert [s for s, c in zip(data["strength"], data["chosen"], strict=True) if c] == [4.0]
+    axes = drawn("strengths", data).axes
+    assert [a.get_xscale() for a in axes] == ["log"] * 3
+    large = [line for line in axes[0].lines if line.get_markersize() > 7 and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in large] == [[4.0]]
+    assert list(axes[0].lines[0].get_ydata()) == [1e-4, 1e-4]  # the unedited model
+    still = dict(data, chosen=[False] * len(data["chosen"]))
+    assert not any(
+        len(x.get_xdata()) and x.get_markersize() > 7
+        for x in drawn("strengths", still).axes[0].lines
+    )
 
 
 def test_no_text_leaves_its_figure(results: dict[str, Any]) -> None:
@@ -245,7 +292,11 @@ def run(*args: str | Path, code: int = 0) -> Any:
     ("args", "names"),
     [
         (["spectrum", "sample:bert-tiny", "-k", "3"], {"eigenvalues", "depth", "regimes"}),
-        (["compare", "sample:bert-tiny", "sample:bert-tiny"], {"changes", "moves"}),
+        pytest.param(
+            ["compare", "sample:bert-tiny", "sample:bert-tiny"],
+            {"changes", "moves"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["simulate", "sample:bert-tiny", "--steps", "8"],
             {"trajectory"},

@@ -29,7 +29,7 @@ FLOORS = (
     ("spectra",),
     ("circuit",),
     ("tensors",),
-    ("samples", "prompts", "arrays", "blas", "cache", "frames"),
+    ("samples", "prompts", "arrays", "blas", "cache", "frames", "shown"),
     ("writing",),
     ("errors", "inert"),
 )

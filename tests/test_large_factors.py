@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigenlens import OVCircuit, arrays
+from eigenlens import OVCircuit, arrays, blas
 from eigenlens.arrays import check_finite
 from eigenlens.circuit import circuit as circuits
 from eigenlens.errors import NumericsError
@@ -36,6 +36,40 @@ def test_group_sums_in_blocks(
         [sum(expected[:, 12 * g + 4 * j : 12 * g + 4 * j + 4] for j in range(3)) for g in range(2)]
     )
     assert np.array_equal(c.grouped_output(), np.concatenate(expected, axis=1))
+
+
+def test_group_sums_in_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    W_O = rng.standard_normal((31, 24)).astype(ml_dtypes.bfloat16)
+    c = OVCircuit(np.ones((8, 31), dtype=np.float32), W_O, 6, 2, 4)
+    own = OVCircuit(W_O.T[:, :24], W_O[:24], 4, 4, 6)
+    alone = c.grouped_output()
+    monkeypatch.setattr(circuits, "_BLOCK", 100)
+    monkeypatch.setattr(blas, "_PARTS_FROM", 1)
+    monkeypatch.setattr(blas, "cores", lambda: 2)
+    assert np.array_equal(c.grouped_output(), alone)
+    for dtype in (np.float64, np.float32):
+        for found, stored in ((own.value(dtype), own.W_V), (own.grouped_output(dtype), own.W_O)):
+            assert found.dtype == dtype
+            assert np.array_equal(found, stored.astype(dtype))
+
+
+@pytest.mark.parametrize("entries", [1, 1 << 30])
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_every_part_is_worked_on_once(
+    count: int, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas, "cores", lambda: 2)
+    seen: list[int] = []
+    blas.in_parts(seen.append, range(count), entries)
+    assert sorted(seen) == list(range(count))
+
+    def fail(part: int) -> None:
+        raise ValueError(f"part {part}")
+
+    if count:
+        with pytest.raises(ValueError, match="part"):
+            blas.in_parts(fail, range(count), entries)
 
 
 @given(

@@ -10,6 +10,7 @@ import pytest
 from eigenlens.errors import NumericsError, OptionError
 from eigenlens.live.batches import make_batches, random_pixels
 from eigenlens.live.capture import capture
+from eigenlens.live.masking import with_mask
 from eigenlens.live.replay import (
     LADDER,
     Variant,
@@ -19,7 +20,6 @@ from eigenlens.live.replay import (
     mix,
     sphere,
     step,
-    with_mask,
 )
 from eigenlens.live.session import Session, initialised_like, session_of
 from eigenlens.live.states import Captured

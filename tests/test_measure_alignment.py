@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from eigenlens.errors import EigenlensError, NumericsError, OptionError, ShapeError
 from eigenlens.measure.alignment import (
-    AlignmentSums,
     Targets,
     alignment,
     expected_alignment,
@@ -28,6 +27,7 @@ from eigenlens.measure.alignment import (
     unit_tokens,
     wins,
 )
+from eigenlens.measure.sums import AlignmentSums
 
 SEEDS = st.integers(0, 2**32 - 1)
 Align = Callable[[np.ndarray, np.ndarray], np.ndarray]

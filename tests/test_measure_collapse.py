@@ -14,13 +14,11 @@ from eigenlens.errors import EigenlensError, NumericsError, OptionError, ShapeEr
 from eigenlens.measure.collapse import (
     METRICS,
     TOKEN_METRICS,
-    Anisotropy,
     CollapseSums,
-    anisotropy,
     collapse,
-    dirichlet_energy,
     singular_values,
 )
+from eigenlens.measure.pairs import Anisotropy, anisotropy, dirichlet_energy
 
 SEEDS = st.integers(0, 2**32 - 1)
 Measure = Callable[..., float]

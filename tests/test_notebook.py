@@ -20,6 +20,7 @@ from eigenlens.report.compare_plots import COMPARISON_PLOTS
 from eigenlens.report.figures.table import DRAWN, PANELS
 from eigenlens.report.notebook import VIEWS
 from eigenlens.report.plots.table import PLOTS
+from eigenlens.report.steer_panels import STEERING_PLOTS
 from eigenlens.shown import Shown
 
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&amp;\x1b[31m'
@@ -181,13 +182,16 @@ def test_every_kind_of_result_is_shown() -> None:
     from eigenlens.comparing.result import Comparison
     from eigenlens.dynamics.result import Simulation
     from eigenlens.spectra.result import Spectrum
+    from eigenlens.steering.result import Steering
     from eigenlens.tracing.result import Trace
 
-    classes = (Spectrum, Trace, Simulation, Comparison)
+    classes = (Spectrum, Trace, Simulation, Comparison, Steering)
     assert all(issubclass(c, Shown) for c in classes)
-    assert {c.shown_as for c in classes} <= set(VIEWS)
+    assert {c.shown_as for c in classes} == set(VIEWS)
     assert all(
-        f in DRAWN and f in {**PLOTS, **COMPARISON_PLOTS} for v in VIEWS.values() for f in v.figures
+        f in DRAWN and f in {**PLOTS, **COMPARISON_PLOTS, **STEERING_PLOTS}
+        for v in VIEWS.values()
+        for f in v.figures
     )
 
 

@@ -255,6 +255,29 @@ def test_the_slider_moves_the_tokens(opened: Opened) -> None:
     assert depths[-1] == pytest.approx(last, abs=1e-4)
 
 
+def test_without_webgl_the_sphere_is_flat(browser: Any, page: Path) -> None:
+    first = browser.current_window_handle
+    browser.switch_to.new_window("tab")
+    try:
+        blind = (
+            "const get = HTMLCanvasElement.prototype.getContext;"
+            "HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {"
+            "return kind.startsWith('webgl') ? null : get.call(this, kind, ...rest); };"
+        )
+        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": blind})
+        flat = Opened(browser, page)
+        assert flat.errors == []
+        chart = "document.querySelector('#figure-sphere .chart')"
+        assert flat.run(f"return {chart}.data.map(t => t.type)") == ["scatter"] * (1 + len(PROMPTS))
+        assert flat.run(f"return {chart}.querySelectorAll('.point').length") > 10
+        before = flat.run(f"return {chart}.data[1].x")
+        slide(flat, "sphere", 0)
+        flat.wait(f"return JSON.stringify({chart}.data[1].x) !== '{json.dumps(before)}'")
+    finally:
+        browser.close()
+        browser.switch_to.window(first)
+
+
 def test_one_prompt_alone_shows_its_tokens(opened: Opened) -> None:
     pick = (
         "const s = document.querySelector('#figure-sphere select');"

@@ -27,7 +27,7 @@ from eigenlens.report.page.embed import rounded, script_json
 from eigenlens.report.page.private import Veil
 from eigenlens.report.page.sections import SECTIONS
 from eigenlens.report.page.states import N_PROMPTS
-from eigenlens.report.page.summary import answers
+from eigenlens.report.page.summary import answers, regime_runs
 from eigenlens.report.panels.figure import REGIME_COLOURS, Columns
 from eigenlens.report.panels.simulations import trajectory
 from eigenlens.report.panels.sphere import States, axes_of, sphere
@@ -510,6 +510,34 @@ def test_the_summary_answers_every_question(made: Report) -> None:
         "Where would the deep stack end?",
     ]
     assert all(a.known and a.detail.endswith(".") for a in made.answers)
+
+
+def test_stacks_are_told_apart() -> None:
+    rng = np.random.default_rng(1)
+    layers = [
+        replace(
+            spectrum(tuple(rng.standard_normal((2, 4, 4)))).layers[0],
+            stack=stack,
+            layer=layer,
+            regime=regime,
+        )
+        for stack, layer, regime in (
+            ("encoder", 0, "real_dominant"),
+            ("encoder", 1, "flip"),
+            ("decoder", 0, "real_dominant"),
+            ("decoder", 1, "real_dominant"),
+        )
+    ]
+    whole = replace(spectrum((np.eye(4), np.eye(4))), layers=tuple(layers))
+    assert regime_runs(whole) == [
+        ("real_dominant", "encoder 0; decoder 0-1"),
+        ("flip", "encoder 1"),
+    ]
+    line = PLOTS["depth"](FIGURES["depth"].data(whole))["data"][1]
+    assert line["x"] == [0, 1, None, 2, 3]  # no line from one stack to the other
+    assert FIGURES["regimes"].data(whole)["label"][:3] == ["encoder 0", "encoder 1", "decoder 0"]
+    page = Page(make_report(None, spectrum=whole, sections=["spectrum"]).html)
+    assert "real dominant: encoder 0; decoder 0-1" in page.text
 
 
 # -- golden data -----------------------------------------------------------------------------------

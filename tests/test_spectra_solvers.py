@@ -11,7 +11,7 @@ import scipy.linalg
 from eigenlens.errors import NumericsError, OptionError
 from eigenlens.spectra import dense, krylov, solvers
 from eigenlens.spectra.maps import Full, LowRank
-from eigenlens.spectra.norms import spectral_norm
+from eigenlens.spectra.norms import SpectralNorm, spectral_norm
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.spectra.solvers import (
     SOLVERS,
@@ -250,6 +250,42 @@ def test_both_krylov_runs_however_they_are_driven(
     keys = np.sort(ORDERS[order].key(exact))[::-1][: found.values.size]
     slack = (2e-3 if dtype == "float32" else 1e-10) * found.norm
     assert np.allclose(ORDERS[order].key(found.values), keys, atol=slack)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("way", ["alone", "threads", "shared"])
+def test_a_norm_is_found_on_the_way(way: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(krylov, "cores", lambda: 2)
+    monkeypatch.setattr(krylov, "_THREADS_FROM", 10 if way == "threads" else 10**6)
+    monkeypatch.setattr(krylov, "_SHARED_FROM", 10 if way == "shared" else 10**6)
+    monkeypatch.setattr(krylov, "_BLOCK_BYTES", 4096)
+    a = Full(low_rank(250, 250, seed=8, dtype=dtype).dense())
+    norm = SpectralNorm(a)
+    alone, beside = Krylov(), Krylov(beside=norm)
+    plain, found = (s.solve(a.matrix, 7, ORDERS["real"]) for s in (alone, beside))
+    assert plain is not None
+    assert found is not None
+    for one, other in zip(vars(plain).values(), vars(found).values(), strict=True):
+        assert np.array_equal(one, other), "who else is served makes no difference"
+    if way != "alone":  # it is there already
+        monkeypatch.setattr(SpectralNorm, "_compute", lambda self: 0.0)
+    truth = np.linalg.norm(a.matrix.astype(float), 2)
+    assert norm.value == pytest.approx(truth, rel=1e-6 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("k", [3, None])
+@pytest.mark.parametrize("scale", [1.0, 2.0**-300, 2.0**400])
+@pytest.mark.parametrize(("d", "r"), [(90, 20), (90, 90), (40, 60)])
+def test_the_frobenius_norm_comes_with_the_pairs(
+    d: int, r: int, scale: float, k: int | None
+) -> None:
+    a = low_rank(d, r, seed=9)
+    truth = np.linalg.norm(a.dense())
+    scaled = LowRank(a.left * scale, a.right)
+    found = eigenpairs(scaled, k, ORDERS["modulus"])
+    assert found.frobenius / scale == pytest.approx(truth, rel=1e-12)
+    dense = eigenpairs(Full(a.dense() * scale), k, ORDERS["modulus"])
+    assert dense.frobenius / scale == pytest.approx(truth, rel=1e-12)
 
 
 @pytest.mark.parametrize("order", ORDERS)

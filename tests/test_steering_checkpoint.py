@@ -244,6 +244,22 @@ def test_over_the_model_itself(
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="renameat2 is Linux's")
+def test_an_old_folder_is_exchanged_in_one_step(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No moment without the folder: it is not moved aside first."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(1, "moved aside")
+
+    edit = random_edit(opened(llama))
+    write_checkpoint(opened(llama), edit, tmp_path / "steered")
+    monkeypatch.setattr(os, "rename", refuse)
+    write_checkpoint(opened(llama), edit, tmp_path / "steered", force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["steered"]
+
+
 def test_a_failure_leaves_nothing(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

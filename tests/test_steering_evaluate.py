@@ -11,6 +11,7 @@ import eigenlens
 from eigenlens.errors import OptionError
 from eigenlens.live.batches import make_batches
 from eigenlens.live.session import session_of
+from eigenlens.steering.continuations import starts_of
 from eigenlens.steering.evaluate import Study
 from eigenlens.steering.opening import Subject, open_subject, place_of
 from eigenlens.steering.push import Added, Term
@@ -272,3 +273,29 @@ def test_layers_that_are_not_there(tiny: Any) -> None:
     for layer in (2, -3):
         with pytest.raises(OptionError, match="layers are 0 to 1"):
             place_of(session, layer)
+
+
+def test_starts_of_sentences_end_between_words_and_where_the_wanted_is_likeliest() -> None:
+    words = ["<s>", " the", " cat", "s", " sat", " on", " a", " mat", " and", " ran", " off"]
+
+    def decode(ids: Any) -> str:
+        return "".join(words[i] for i in ids)
+
+    sentence = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    prompts = [
+        sentence,
+        [0, 4, *sentence[1:]],
+        [0, 1, 2],
+        [0, 5, *sentence[1:]],
+        [0, *sentence[4:]],
+    ]
+    plain = starts_of(prompts, frozenset({0}), decode)
+    assert [len(s) for s in plain] == [len(plain[0])] * 3
+    assert all(s[0] == 0 for s in plain)
+    for start, whole in ((s, next(p for p in prompts if p[: len(s)] == s)) for s in plain):
+        assert words[whole[len(start)]].startswith(" ")
+    likely = {(number, place): 0.0 for number in range(5) for place in range(13)}
+    likely[3, 6] = 0.9
+    chosen = starts_of(prompts, frozenset({0}), decode, likely)
+    assert chosen[-1] == prompts[3][:7]
+    assert starts_of([[0, 1, 2]], frozenset({0}), decode) == []

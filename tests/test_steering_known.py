@@ -71,7 +71,8 @@ def test_eigenvalue_and_vector_are_those_of_the_formula(name: str, tiny: Any) ->
     assert result.spectrum is not None
     assert result.spectrum.after.cos_direction > 0.99
     assert result.after is not None
-    assert result.realised_ratio == pytest.approx(1.0)
+    assert result.realised is not None
+    assert result.realised.ratio == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -105,8 +105,9 @@ def test_a_gguf_has_an_adapter_and_a_delta(tiny: Callable[..., Any], tmp_path: P
     checkpoint = opened(write(tmp_path / "model.gguf", "llama", model))
     edit = random_edit(checkpoint)
     write_lora(checkpoint, edit, tmp_path / "lora")
-    found = parts(tmp_path / "lora")[0]["target_modules"]
-    assert found.replace("\\", "") == "model.layers.1.self_attn.o_proj"
+    config = parts(tmp_path / "lora")[0]
+    assert config["target_modules"].replace("\\", "") == "model.layers.1.self_attn.o_proj"
+    assert Path(config["base_model_name_or_path"]).samefile(tmp_path / "model.gguf")
     write_delta(checkpoint, edit, tmp_path / "x.safetensors")
     with pytest.raises(OptionError, match="GGUF"):
         write_checkpoint(checkpoint, edit, tmp_path / "steered")

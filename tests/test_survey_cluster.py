@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
+import re
+import shutil
 import signal
 import socket
 import struct
@@ -194,11 +197,13 @@ def test_failures_are_listed_and_the_others_complete(address: str, tmp_path: Pat
     assert line.startswith("eigenlens: 1 of 4 checkpoints failed: org/none: ")
 
 
-def command(out: Path, model: Path | str, *args: str, **env: str) -> subprocess.Popen[str]:
+def command(
+    out: Path, model: Path | str, *args: str, stderr: int = subprocess.PIPE, **env: str
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "eigenlens", "survey", str(model), "--out", str(out), *args],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         start_new_session=True,
         env={**os.environ, **env},
@@ -256,32 +261,120 @@ def test_a_client_that_ends_leaves_what_is_done_and_no_process(
     assert before.items() <= files(out).items()
 
 
+@LINUX
 @pytest.mark.slow
-def test_a_range_of_revisions_on_a_hub(tmp_path: Path) -> None:
+def test_a_range_of_revisions_on_a_hub_with_progress_on_a_terminal(tmp_path: Path) -> None:
     with servers() as hub:
         publish(hub, llama(d=256, layers=4))
         hub.branches = {"main": COMMIT, "step1": COMMIT}
         hub.tags = {"step2": COMMIT, "step30": COMMIT}
         hub.revisions |= {*hub.branches, *hub.tags}
         out = tmp_path / "out"
+        master, slave = pty.openpty()
         process = command(
             *(out, "org/name@step1..step2", "--workers", "1", "--format", "json", "-k", "2"),
+            stderr=slave,
             HF_HOME=str(tmp_path / "home"),
             HF_ENDPOINT=f"http://127.0.0.1:{hub.port}",
             HF_TOKEN=SECRET,
             HF_HUB_OFFLINE="0",
             HF_HUB_DISABLE_TELEMETRY="1",
+            TERM="xterm",
+            COLUMNS="150",
         )
-        text, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        record = json.loads(text)
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a pseudo terminal ends
+            while piece := os.read(master, 65536):
+                shown += piece
+        text, _ = process.communicate(timeout=60)
+        os.close(master)
+        assert process.returncode == 0, shown
+    err = shown.decode()
+    record = json.loads(text)
     assert [(m["model"], m["train_step"]) for m in record["models"]] == [
         *(("org/name@step1", 1), ("org/name@step2", 2)),
     ]
+    assert re.search(r"2/2.*[0-9.]+ tasks/s", err)
     kept = b"".join(p.read_bytes() for p in out.rglob("*") if p.is_file())
     assert SECRET not in text + err
     assert SECRET.encode() not in kept
     assert table(out)["layer"].tolist() == [0, 1, 2, 3] * 2
+
+
+@pytest.mark.slow
+def test_a_traced_survey_has_the_numbers_of_trace(address: str, tmp_path: Path) -> None:
+    texts = ["one two three", "the cat sat on the mat", "to be or not to be"]
+    out = tmp_path / "out"
+    asked = {"nulls": False, "seed": 3}
+    found = eigenlens.survey(
+        ["sample:albert-tiny", "sample:gpt2-tiny"],
+        out,
+        trace=True,
+        prompts=texts,
+        scheduler=address,
+        **asked,  # type: ignore[arg-type]
+    )
+    assert [m.status for m in found.models] == ["complete"] * 2
+    rows = table(out)
+    for name, entry in zip(("sample:albert-tiny", "sample:gpt2-tiny"), found.models, strict=True):
+        own = rows[rows["source"] == name].sort_values("step")
+        whole = eigenlens.trace(name, texts, **asked)  # type: ignore[arg-type]
+        assert own["step"].tolist() == [x.step for x in whole.layers]
+        for measure in ("gamma", "gain", "rho"):
+            values = [getattr(x, measure) for x in whole.layers]
+            assert own[measure].tolist() == pytest.approx(values, abs=1e-5)
+            assert getattr(entry, measure) == pytest.approx(np.mean(values), abs=1e-5)
+        assert own["n_prompts"].tolist() == [3] * len(own)
+    assert found.models[0].layers == 1  # of twelve calls
+    again = eigenlens.survey(
+        ["sample:albert-tiny"],
+        out,
+        trace=True,
+        prompts=texts,
+        scheduler=address,
+        **asked,  # type: ignore[arg-type]
+    )
+    assert again.run.kept == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+def test_a_cluster_with_tls_takes_only_who_has_a_certificate(tmp_path: Path) -> None:
+    import dask
+    from distributed import LocalCluster
+    from distributed.security import Security
+
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=survey", "-keyout", key, "-out", cert),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    own = {"cert": cert, "key": key}
+    config = {
+        "distributed.comm.require-encryption": True,
+        "distributed.comm.tls.ca-file": cert,
+        "distributed.comm.tls.scheduler": own,
+        "distributed.comm.tls.worker": own,
+        "distributed.comm.tls.client": own,
+    }
+    folder = write(tmp_path / "a", 0)
+    with dask.config.set(config):
+        security = Security()
+    local = {"host": "127.0.0.1", "protocol": "tls", "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(n_workers=1, threads_per_worker=1, security=security, **local) as cluster:
+        address = cluster.scheduler.address
+        assert address.startswith("tls://")
+        with pytest.raises(SourceError, match="no dask scheduler answers"):
+            eigenlens.survey(folder, tmp_path / "out", scheduler=address)
+        with dask.config.set(config):
+            found = eigenlens.survey(folder, tmp_path / "out", scheduler=address)
+    assert found.models[0].status == "complete"
+    assert any("declare no memory" in text for text in found.warnings)
 
 
 @pytest.mark.slow
@@ -297,7 +390,7 @@ def test_a_checkpoint_that_kills_its_workers_takes_no_other_with_it(
 
 
 def test_a_layer_that_fits_no_worker_is_told(address: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", 0)
+    folder = write(tmp_path / "a", 0, d=384, layers=5)
 
     class Small(Workers):
         def resources(self) -> list[dict[str, float]]:
@@ -305,8 +398,8 @@ def test_a_layer_that_fits_no_worker_is_told(address: str, tmp_path: Path) -> No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Workers, "resources", Small.resources)
-        found = eigenlens.survey(folder, tmp_path / "out", scheduler=address)
-    assert "needs 0.3 GB of memory and the largest worker declares 0.0 GB" in found.models[0].why
+        found = eigenlens.survey(folder, tmp_path / "out", all=True, scheduler=address)
+    assert "needs 0.1 GB of memory and the largest worker declares 0.0 GB" in found.models[0].why
 
 
 @pytest.mark.parametrize(

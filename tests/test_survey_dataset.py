@@ -131,6 +131,14 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b").is_dir()
 
 
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    data = Dataset(tmp_path)
+    with data.locked(), pytest.raises(SourceError, match="another survey"), data.locked():
+        pass
+    with data.locked():  # let go of
+        data.prepare()
+
+
 def test_a_record_that_does_not_read_is_none(tmp_path: Path) -> None:
     data = Dataset(tmp_path)
     assert data.record() == {}

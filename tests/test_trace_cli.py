@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -242,3 +243,17 @@ def test_choices_are_the_tables() -> None:
     assert set(RUNGS) == set(LADDER)
     assert splitter_of("sample:albert-rxn") is not None
     assert splitter_of("sample:minilm") is None
+
+
+def test_overlaps_of_leaders_are_told_under_the_table() -> None:
+    result = eigenlens.trace(GPT2, ["a b c", "the old cat"], nulls=False)
+    note = " ".join(
+        invoke(GPT2, "--text", "a b c", "--text", "the old cat", "--no-nulls").stdout.split()
+    )
+    table = np.array(result.to_dict()["stacks"][0]["overlaps"])
+    pairs = table[np.tril_indices(len(table), -1)]
+    assert f"of two layers {pairs.mean():.3f} on average, at most {pairs.max():.3f}" in note
+    i, j = np.argwhere(np.tril(table, -1) == pairs.max())[0]
+    assert f"(layers {j} and {i})" in note
+    most = max(result.layers, key=lambda x: x.overlap_mean or 0.0)
+    assert f"at most {most.overlap_mean:.3f} (layer {most.layer})" in note

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from eigenlens.errors import NumericsError
 from eigenlens.live.batches import make_batches
 from eigenlens.live.capture import capture
-from eigenlens.live.replay import mix
+from eigenlens.live.replay import free_run, mix
 from eigenlens.live.session import Session, session_of
+from eigenlens.measure.alignment import Targets
 from eigenlens.measure.collapse import (
     TOKEN_METRICS,
     CollapseSums,
     collapse,
-    dirichlet_energy,
 )
+from eigenlens.measure.pairs import dirichlet_energy
+from eigenlens.tracing.behind import behind
 from eigenlens.tracing.collapse import CollapseMeans
+from eigenlens.tracing.depths import Masks, Pile
 from eigenlens.tracing.feed import Feed
 from eigenlens.tracing.moves import MOVES
 from eigenlens.tracing.nulls import ROTATIONS, rotated_steps
@@ -348,3 +353,106 @@ def test_tokens_kept_are_in_order_of_the_batch(tiny: Any) -> None:
     np.testing.assert_array_equal(
         own.flat(found.calls[0].before)[0], found.calls[0].before[0, 1].numpy()
     )
+
+
+def heads_by_hand(session: Session, call: Any, A: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """``sum_h A^h X F_h^T``, a loop over heads."""
+    circuit = session.circuit(call.place)
+    group, h = circuit.n_heads // circuit.n_kv_heads, circuit.head_dim
+    y = np.zeros_like(X)
+    for i in range(circuit.n_heads):
+        k = i // group
+        F = circuit.W_O[:, i * h : (i + 1) * h] @ circuit.W_V[k * h : (k + 1) * h]
+        y += A[:, i] @ X @ F.T
+    return y * np.asarray(session.constants(call.place).scale)
+
+
+def real_tokens(batches: list[Any], states: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([x[c.batch.mask] for c, x in zip(batches, states, strict=True)])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_real_block_is_plain_numpy(name: str, runs: Any) -> None:
+    session, batches, _ = runs(name)
+    result = run(session, FEED, TraceOptions(**PLAIN, mode="block", nulls=False))
+    for i, (x, place) in enumerate(zip(result.layers, session.places, strict=True)):
+        B = leaders(session, place, KEYS.get(name, "real"))[0]
+        before, after, attention = (
+            tokens(batches, i, what)
+            for what in (lambda c: c.before, lambda c: c.block, lambda c: c.after)
+        )
+        assert close(of(x), measures(before, after, B))
+        assert not close(of(x), measures(before, attention, B))  # the step alone is another map
+        assert x.collapse_block is not None
+        for found, states in ((x.collapse, attention), (x.collapse_block, after)):
+            for measure in TOKEN_METRICS:
+                plain = float(np.mean([collapse(s)[measure] for s in states]))
+                assert found[measure] == pytest.approx(plain, rel=1e-9), measure
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_free_run_is_plain_numpy(name: str, runs: Any) -> None:
+    """``x <- N(x + sum_h A^h x F_h^T)`` on the sphere, with the attention of each step."""
+    session, batches, _ = runs(name)
+    result = run(session, FEED, TraceOptions(**PLAIN, mode="free", nulls=False))
+    attention = [
+        [s.weights.numpy() for s in free_run(session, c.calls, weights=True)] for c in batches
+    ]
+    X = [c.calls[0].before.numpy() for c in batches]
+    X = [x / np.linalg.norm(x, axis=-1, keepdims=True) for x in X]
+    for i, (x, place) in enumerate(zip(result.layers, session.places, strict=True)):
+        after = []
+        for c, state, A in zip(batches, X, attention, strict=True):
+            z = state + heads_by_hand(session, c.calls[i], A[i], state)
+            after.append(z / np.linalg.norm(z, axis=-1, keepdims=True))
+        B = leaders(session, place, KEYS.get(name, "real"))[0]
+        a, b = real_tokens(batches, X), real_tokens(batches, after)
+        assert close(of(x), measures([a], [b], B))
+        assert not close(of(x), measures([b], [a], B))
+        X = after
+
+
+def test_states_that_are_one_are_read_once_and_sinks_are_left_out() -> None:
+    """Many depths in one stack, pads and sinks among them, against one prompt at a time."""
+    import torch
+
+    rng = np.random.default_rng(7)
+    states = [torch.as_tensor(rng.standard_normal((3, 6, 9)).astype(np.float32)) for _ in range(5)]
+    keep = np.arange(6) < np.array([6, 4, 1])[:, None]
+    counted = keep & (np.arange(6) != 2)
+    directions = [Targets([np.linalg.qr(rng.standard_normal((9, k)))[0]]) for k in (1, 2)]
+    pile = Pile()
+    for x in states:
+        pile.add(x, directions[0])
+        pile.add(x[:], directions[1])  # another view of the same memory
+    pile.read(Masks(keep, counted))
+    assert len({id(pile[x]) for x in states}) == 5
+    for x in states:
+        assert pile[x[:]] is pile[x]
+        array = x.numpy()
+        units = array / np.linalg.norm(array, axis=-1, keepdims=True)
+        np.testing.assert_allclose(pile[x].direction, units[keep].sum(axis=0), atol=1e-6)
+        for target in directions:
+            found = target.of_cosines(pile.cosines(x, target)[keep])
+            np.testing.assert_allclose(found, target.alignment(array[keep]), atol=1e-12)
+        for b in range(3):
+            plain = collapse(array[b][counted[b]])
+            for value, measure in zip(pile[x].values[:, b], TOKEN_METRICS, strict=True):
+                assert value == pytest.approx(plain[measure], rel=1e-6, nan_ok=True), measure
+            padded = collapse(array[b][keep[b]])  # what counting the sinks would give
+            assert b == 2 or pile[x].values[4, b] != pytest.approx(padded["effective_rank"], 1e-3)
+
+
+def test_work_behind_the_model_is_done_in_order_and_its_errors_are_raised() -> None:
+    done: list[int] = []
+    with behind(True) as do:
+        for i in range(5):
+            do([partial(done.append, i)])
+            assert len(done) >= i  # no more than one is waiting
+    assert done == list(range(5))
+
+    def fail() -> None:
+        raise NumericsError("a state is not finite")
+
+    with pytest.raises(NumericsError, match="not finite"), behind(True) as do:
+        do([fail])

@@ -46,9 +46,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from eigenlens.claims.run import reproduce
     from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
     from eigenlens.circuit.circuit import Norm, OVCircuit
+    from eigenlens.claims.run import reproduce
     from eigenlens.comparing.compare import compare
     from eigenlens.dynamics.simulate import simulate
     from eigenlens.errors import EigenlensError

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Inexact
 
-from eigenlens.arrays import check_finite, is_float, upcast
+from eigenlens.arrays import check_finite, compute_dtype, is_float, upcast
 from eigenlens.blas import in_parts
 from eigenlens.errors import OptionError, ShapeError
 
@@ -232,7 +232,7 @@ class OVCircuit:
 
     def value(self, dtype: Any = np.float64) -> Float[np.ndarray, "r d_in"]:
         """`W_V` in a compute dtype."""
-        return upcast(self.W_V, dtype)
+        return _widened(self.W_V, dtype)
 
     def grouped_output(self, dtype: Any = np.float64) -> Float[np.ndarray, "d_out r"]:
         """`O'`: the columns of `W_O` summed over the query heads that share a value head.
@@ -242,7 +242,7 @@ class OVCircuit:
         """
         group = self.n_heads // self.n_kv_heads
         if group == 1:
-            return upcast(self.W_O, dtype)
+            return _widened(self.W_O, dtype)
         grouped = np.empty((self.d_model, self.n_kv_heads, self.head_dim), dtype=dtype)
         # Row by row block, so that the wide form of all of W_O never exists.
         rows = max(1, _BLOCK // self.W_O.shape[1])
@@ -317,3 +317,17 @@ class OVCircuit:
             b_V=None if self.b_V is None else self.b_V[rows],
             b_O=None,
         )
+
+
+def _widened(matrix: Float[np.ndarray, "n m"], dtype: Any) -> Float[np.ndarray, "n m"]:
+    """`upcast`, a large matrix by two threads: most of it is the system handing out memory."""
+    if not matrix.flags.c_contiguous or matrix.dtype == compute_dtype(dtype):
+        return upcast(matrix, dtype)
+    wide = np.empty(matrix.shape, dtype=dtype)
+    rows = max(1, _BLOCK // max(1, matrix.shape[1]))
+
+    def widen(start: int) -> None:
+        wide[start : start + rows] = upcast(matrix[start : start + rows], dtype)
+
+    in_parts(widen, range(0, matrix.shape[0], rows), matrix.size)
+    return wide

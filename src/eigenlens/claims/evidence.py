@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,8 @@ from eigenlens.measure.alignment import alignment
 from eigenlens.prompts import SPLITTERS
 from eigenlens.spectra.analyse import spectrum
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
+from eigenlens.steering.result import Steering
+from eigenlens.steering.steer import steer
 from eigenlens.tracing.result import Trace
 from eigenlens.tracing.run import trace
 
@@ -26,6 +29,8 @@ Step = Callable[[str], None]
 """Told what is measured now."""
 
 CONSENSUS_TOKENS = 24
+STEERED = 0.99
+"""Mean cosine with the wanted direction that steering is asked for."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,21 @@ class Evidence:
             starts=self.settings.starts,
             n_tokens=CONSENSUS_TOKENS,
             form="normalised",
+            seed=self.settings.seed,
+        )
+
+    @cached_property
+    def steering(self) -> Steering:
+        """The last layer steered to a random direction, as far as the claim asks for."""
+        d = int(self.layers[-1].d)
+        u = np.random.default_rng(self.settings.seed).standard_normal(d)
+        self.__dict__.pop("session", None)  # the same weights come again, with their head
+        gc.collect()
+        self._say("steering")
+        return steer(
+            self.subject.source,
+            direction=u / np.linalg.norm(u),
+            target_cosine=STEERED,
             seed=self.settings.seed,
         )
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from eigenlens.claims.evidence import Evidence
+from eigenlens.claims.evidence import STEERED, Evidence
 from eigenlens.claims.verdicts import Finding, most_layers, most_starts, side
+from eigenlens.errors import OptionError
 from eigenlens.measure.alignment import expected_alignment
 from eigenlens.measure.significance import holm, wilson
 
@@ -17,8 +18,6 @@ ALIGNED = 0.99
 """Mean alignment of a start's tokens from which they count as having reached the target."""
 RARE = 0.1
 """Share of starts below which an outcome counts as rare."""
-TARGET_COSINE = 0.99
-"""Mean cosine with the wanted direction that steering is asked for."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +221,33 @@ def gain_grows_with_gap(e: Evidence) -> Finding:
     )
 
 
+def steering(e: Evidence) -> Finding:
+    """Tokens other than first ones, right after the edited sub-layer of the last layer."""
+    try:
+        result = e.steering
+    except OptionError as error:  # no strength reaches the cosine: that is an answer
+        return Finding("fails", str(error))
+    place = None if result.after is None else result.after.tokens["after_sublayer"]
+    if result.after is None or result.spectrum is None or place is None or place[0] is None:
+        return Finding("not run", "no tokens were measured after the edited sub-layer")
+    found, kl = place[0], result.after.kl
+    led = abs(result.spectrum.after.cos_direction)
+    near = found.mean_cosine >= STEERED - 0.005
+    together = found.positive_fraction == 1.0 and led > ALIGNED
+    told = (
+        f"mean cosine {found.mean_cosine:.3f} (least {found.min_cosine:.2f}) on held-out tokens, "
+        f"{found.positive_fraction:.0%} positive; cosine of u and v1 {led:.4f}"
+    )
+    told += "" if kl is None else f"; KL {kl:.3g} nats"
+    return Finding(
+        "holds" if near and together else "undecided" if near else "fails",
+        told,
+        found.mean_cosine,
+        None,
+        {"min_cosine": found.min_cosine, "cos_v1": led, "kl": kl, "strength": result.edit.strength},
+    )
+
+
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         "power-step",
@@ -292,6 +318,14 @@ CLAIMS: tuple[Claim, ...] = (
         "Spearman's correlation over layers",
         _varying,
         gain_grows_with_gap,
+    ),
+    Claim(
+        "steering",
+        "a rank-one term in the last layer aligns tokens near perfectly, whatever the model",
+        f"a random direction, calibrated probe, strength for a mean cosine of {STEERED} on held-out "
+        "text; holds where no token goes the other way; KL says what it does to the text",
+        _any,
+        steering,
     ),
 )
 """In the order in which they are told."""

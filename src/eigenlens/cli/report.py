@@ -12,6 +12,7 @@ from eigenlens.cli.boundary import boundary, emit, progress_bar, warn
 from eigenlens.cli.options import (
     ArchitectureOption,
     DebugOption,
+    FiguresOption,
     FormatOption,
     LayersOption,
     ModelArgument,
@@ -53,6 +54,7 @@ def report(
     tie_tolerance: Annotated[
         float, typer.Option(help="Relative gap below which leaders count as tied.")
     ] = 0.01,
+    figures: FiguresOption = None,
     stack: StackOption = None,
     layers: LayersOption = None,
     dtype: Annotated[LiveDtype, typer.Option(help="Of the live model.")] = LiveDtype.float32,
@@ -80,6 +82,10 @@ def report(
         from eigenlens.report.serialise import check_target
 
         check_target(out, list(SUFFIXES))
+        if figures is not None:
+            from eigenlens.report.figures.table import check_folder, material_files
+
+            check_folder(figures)
         with progress_bar(quiet) as progress:
             made = make_report(
                 model,
@@ -107,4 +113,7 @@ def report(
         def view() -> Any:
             return import_module("eigenlens.report.page.view").report_view(made, out)
 
-        emit(made, view, format, None, files={out: made.html.encode("utf-8")}, quiet=quiet)
+        files = {out: made.html.encode("utf-8")}
+        if figures is not None:
+            files |= material_files(made.material, figures)
+        emit(made, view, format, None, files=files, quiet=quiet)

@@ -13,6 +13,7 @@ from eigenlens.cli.boundary import boundary, emit, progress_bar, warn
 from eigenlens.cli.options import (
     ArchitectureOption,
     DebugOption,
+    FiguresOption,
     FormatOption,
     ModelArgument,
     OutOption,
@@ -166,6 +167,7 @@ def steer(
         bool,
         typer.Option("--link", help="Hard links in place of copies of files that stay the same."),
     ] = False,
+    figures: FiguresOption = None,
     batch_size: Annotated[int, typer.Option(help="Texts a batch.")] = 8,
     stack: StackOption = None,
     dtype: Annotated[LiveDtype, typer.Option(help="Of the live model.")] = LiveDtype.float32,
@@ -193,8 +195,17 @@ def steer(
 
         if out is not None:
             check_target(out, list(SUFFIXES))
+        if figures is not None:
+            from eigenlens.report.figures.table import check_folder, figure_files
+
+            check_folder(figures)
         if write is None and (force or link or write_as is not WriteForm.checkpoint):
             raise OptionError("--as, --force and --link belong to --write: say where to write")
+        if write is not None:
+            from eigenlens.circuit.checkpoint import open_checkpoint
+            from eigenlens.steering.result import check_form
+
+            check_form(open_checkpoint(model, architecture), write, write_as.value, force=force)
         with progress_bar(quiet, "parts") as progress:
             result = compute(
                 model,
@@ -229,7 +240,8 @@ def steer(
         def view() -> Any:
             return import_module("eigenlens.report.steer_tables").steer_view(result)
 
-        emit(result, view, format, out, quiet=quiet)
+        files = {} if figures is None else figure_files({"steer": result}, figures)
+        emit(result, view, format, out, files=files, quiet=quiet)
 
 
 def _saved(result: Any, folder: Path, form: str, *, force: bool, link: bool) -> Any:

@@ -40,7 +40,8 @@ from eigenlens.live.batches import (
     vocabulary_size,
 )
 from eigenlens.live.capture import capture
-from eigenlens.live.replay import Variant, with_mask
+from eigenlens.live.masking import with_mask
+from eigenlens.live.replay import Variant
 from eigenlens.live.session import Session, open_session
 from eigenlens.live.states import AttentionCall
 from eigenlens.prompts import SPLITTERS, random_token_ids

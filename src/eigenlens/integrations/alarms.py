@@ -9,7 +9,7 @@ neither the size of the model nor that of the weights enters.
 
 Tokens. The states of the probe's tokens are compared with those of the same training before,
 between a quarter and three quarters of its steps so far, by robust z-scores: distance from the
-median, in units of the noise between neighbouring readings (median absolute difference). A least
+median, in units of the noise of single readings (median absolute second difference). A least
 effect stands beside them, since a quiet training has tiny deviations.
 """
 
@@ -148,8 +148,9 @@ def departure(
         if not (np.isfinite(values).all() and math.isfinite(value)):
             return None
         middle = float(np.median(values))
-        # From one reading to the next, so that a slow way to collapse is no noise of its own.
-        spread = 1.4826 * float(np.median(np.abs(np.diff(values)))) / math.sqrt(2) + 0.01
+        # From second differences, so that a slow way to collapse is no noise of its own.
+        bends = float(np.median(np.abs(np.diff(values, 2))))
+        spread = 1.4826 * bends / math.sqrt(6) + 0.01
         change = sign * (value - middle)
         scores.append(min(change / spread / limits.z, change / effect))
     return sorted(scores)[-2]
@@ -194,8 +195,9 @@ class Detector:
         found: list[Alarm | None] = []
         if sizes:
             self._steps.append(since)
-            for name, size in sizes.items():
-                self._sizes.setdefault(name, [math.nan] * (len(self._steps) - 1)).append(size)
+            for name in {**self._sizes, **sizes}:  # one that is missing this time keeps its place
+                series = self._sizes.setdefault(name, [math.nan] * (len(self._steps) - 1))
+                series.append(sizes.get(name, math.nan))
             found.append(self._growth(step))
         if tokens:
             for name, row in tokens.items():

@@ -30,7 +30,7 @@ from eigenlens.live.session import Session, session_of
 from eigenlens.spectra.options import SpectrumOptions
 
 EVERY = 20
-"""Steps between two readings: 1.5 % of the training of the bundled gpt2-tiny, measured."""
+"""Steps between two readings: 1 to 2 % of the training of the bundled gpt2-tiny, measured."""
 
 LOGGER = logging.getLogger("eigenlens.watch")
 

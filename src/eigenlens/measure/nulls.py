@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.errors import OptionError
-from eigenlens.measure.alignment import AlignmentSums, Targets
+from eigenlens.measure.alignment import Targets
+from eigenlens.measure.sums import AlignmentSums
 from eigenlens.spectra.maps import LinearMap
 
 MIN_DIRECTIONS = 200

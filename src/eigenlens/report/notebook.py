@@ -25,11 +25,13 @@ from eigenlens.report.figures.style import DPI, saved
 from eigenlens.report.figures.table import DRAWN, PANELS, title_of
 from eigenlens.report.panels.figure import n_rows
 from eigenlens.report.plots.table import PLOTS
+from eigenlens.report.steer_panels import STEERING_PLOTS
 from eigenlens.report.tables import WIDTH
 
 MOST_ROWS = 48
 """Rows of a table in a notebook; `to_frame` has all."""
 
+_ALL = {**PLOTS, **COMPARISON_PLOTS, **STEERING_PLOTS}
 _CELL = "padding:.15em .7em;"
 
 
@@ -55,7 +57,7 @@ VIEWS: dict[str, View] = {
     "trace": View("trace_tables", "trace_view", ("alignment", "collapse")),
     "simulate": View("simulate_tables", "simulate_view", ("trajectory",)),
     "compare": View("compare_tables", "compare_view", ("changes", "moves")),
-    "steer": View("steer_tables", "steer_view", ()),
+    "steer": View("steer_tables", "steer_view", ("strengths",)),
 }
 """Kinds of results, by what their class says in `shown_as`."""
 
@@ -121,7 +123,7 @@ def plot_of(result: Any, name: str | None = None) -> Any:
         raise MissingDependencyError(
             "a plot needs plotly: pip install 'eigenlens[report]'"
         ) from None
-    made = {**PLOTS, **COMPARISON_PLOTS}[name](PANELS[name].data(result))
+    made = _ALL[name](PANELS[name].data(result))
     figure = go.Figure(made)
     figure.update_layout(template="plotly_white", title={"text": PANELS[name].title})
     return figure

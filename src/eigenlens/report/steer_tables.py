@@ -67,7 +67,7 @@ def _sections(result: Steering) -> list[tuple[RenderableType, str, list[str]]]:
             (_curve(result, before, points), _curve_legend(result), [_window(result, points)])
         )
     if found:
-        out.append((_continuations(found), _continuations_legend(found), []))
+        out.append((_continuations(found), _continuations_legend(result), []))
     return out
 
 
@@ -253,9 +253,14 @@ def _continuations(found: Sequence[Continuation]) -> Table:
     return table
 
 
-def _continuations_legend(found: Sequence[Continuation]) -> str:
-    added = "; added: with activation addition" if "activation" in found[0].texts else ""
-    return f"the likeliest next tokens, one after the other{added}"
+def _continuations_legend(result: Steering) -> str:
+    text = "the likeliest next tokens, one after the other"
+    if result.activation is not None:
+        text += "; added: with activation addition"
+    if result.direction.targets:
+        which = "unedited" if result.edit.strength < 0 else "edited"
+        text += f"; the last text is the one where the {which} model finds the wanted likeliest"
+    return text
 
 
 def _cut(text: str) -> str:

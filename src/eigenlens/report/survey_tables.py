@@ -17,11 +17,11 @@ from eigenlens.spectra.principal import REGIMES
 from eigenlens.surveys.result import STATUSES, ModelSummary, Survey
 
 _HEADINGS = {
-    "real_dominant": "real",
-    "complex_dominant": "complex",
-    "flip": "flip",
-    "near_degenerate": "tied",
-    "no_consensus": "none",
+    "real_dominant": ("real", "are led by one real direction"),
+    "complex_dominant": ("complex", "turn in a plane"),
+    "flip": ("flip", "flip at each step"),
+    "near_degenerate": ("tied", "have a tie for the lead"),
+    "no_consensus": ("none", "attract tokens nowhere"),
 }
 _NUMBERS: tuple[tuple[str, str, str], ...] = (
     (
@@ -59,7 +59,7 @@ def survey_view(result: Survey) -> RenderableType:
     there = [m for m in result.models if m.layers]
     if there:
         shown = [row for row in _NUMBERS if any(getattr(m, row[0]) is not None for m in there)]
-        parts += [_table(there, shown), Text(_legend(shown), style="dim")]
+        parts += [_table(there, shown), Text(_legend(there, shown), style="dim")]
     parts += [Text(), *(Text(sentence) for sentence in survey_sentences(result))]
     return Group(*parts)
 
@@ -81,9 +81,9 @@ def _heading(result: Survey) -> Text:
 
 
 def _table(models: Sequence[ModelSummary], shown: Sequence[tuple[str, str, str]]) -> Table:
-    regimes = [name for name in REGIMES if any(m.regimes.get(name) for m in models)]
+    regimes = _occurring(models)
     columns = [("checkpoint", "left"), ("d", "right"), ("layers", "right")]
-    columns += [(_HEADINGS[name], "right") for name in regimes]
+    columns += [(_HEADINGS[name][0], "right") for name in regimes]
     columns += [("gap", "right"), *((heading, "right") for _, heading, _ in shown)]
     table = plain_table(columns)
     for m in models:
@@ -99,6 +99,11 @@ def _table(models: Sequence[ModelSummary], shown: Sequence[tuple[str, str, str]]
     return table
 
 
+def _occurring(models: Sequence[ModelSummary]) -> list[str]:
+    """Regimes that some layer is in."""
+    return [name for name in REGIMES if any(m.regimes.get(name) for m in models)]
+
+
 def percent_short(share: float) -> str:
     """A share without decimals: ``33 %``; a dot for none, so that what is there stands out."""
     return "." if share == 0 else f"{100 * share:.0f} %"
@@ -112,15 +117,13 @@ def _number(name: str, value: float | None) -> str:
     return f"{value:+.3f}" if name in _SIGNED else f"{value:.3f}"
 
 
-def _legend(shown: Sequence[tuple[str, str, str]]) -> str:
+def _legend(models: Sequence[ModelSummary], shown: Sequence[tuple[str, str, str]]) -> str:
+    regimes = (_HEADINGS[name] for name in _occurring(models))
     base = (
-        "share of the layers that are led by one real direction (real), turn in a plane (complex), "
-        "flip, have a tie for the lead (tied), or attract nowhere (none); gap: how far the first "
-        "direction is ahead of the second, the median over layers"
+        f"share of the layers that {', '.join(f'{words} ({head})' for head, words in regimes)}; "
+        "gap: how far the first direction is ahead of the second, the median over layers"
     )
-    rates = any(
-        field in ("disagreement_rate", "alignment_rate", "exponent") for field, _, _ in shown
-    )
+    rates = any(field in _RATES for field, _, _ in shown)
     medians = "; rates are medians over layers, as if each were iterated" if rates else ""
     return "; ".join([base, *(text for _, _, text in shown)]) + medians
 

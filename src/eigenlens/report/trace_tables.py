@@ -240,7 +240,43 @@ def _notes(result: Trace) -> list[str]:
             f"gain against gap over layers{named}: Spearman {relation['r']:+.2f}{ci}, "
             f"n = {relation['n']}"
         )
+    return [*notes, *_overlap_notes(result)]
+
+
+def _overlap_notes(result: Trace) -> list[str]:
+    """How leaders lie to each other, to the mean token and to the sinks, a line a stack."""
+    notes = []
+    groups = _groups(result)
+    for (name, layers), stack in zip(groups.items(), result.stacks, strict=False):
+        parts = []
+        pairs = [
+            (value, f"layers {stack.layers[j]} and {stack.layers[i]}")
+            for i, row in enumerate(stack.overlaps)
+            for j, value in enumerate(row[:i])
+        ]
+        if pairs:
+            parts.append(f"of two layers {_mean_and_most(pairs)}")
+        by_step = _by_step(layers)
+        word = "step" if by_step else "layer"
+        for what, field in (("mean token", "overlap_mean"), ("sinks", "overlap_sinks")):
+            found = [(getattr(x, field), f"{word} {_name(x, by_step)}") for x in layers]
+            known = [(value, where) for value, where in found if value is not None]
+            if known:
+                parts.append(f"with the {what} {_mean_and_most(known)}")
+        if parts:
+            named = f" ({inert(name)})" if len(groups) > 1 else ""
+            chance = sum(x.expected_gamma for x in layers) / len(layers)
+            notes.append(
+                f"overlap of leaders{named} (1: the same direction, a random one has about "
+                f"{_share(chance)}): {'; '.join(parts)}"
+            )
     return notes
+
+
+def _mean_and_most(found: Sequence[tuple[float, str]]) -> str:
+    most = max(found)
+    mean = sum(value for value, _ in found) / len(found)
+    return f"{_share(mean)} on average, at most {_share(most[0])} ({most[1]})"
 
 
 def trace_sentences(result: Trace) -> list[str]:

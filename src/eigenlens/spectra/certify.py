@@ -166,20 +166,13 @@ def one_of_each_pair(
 
     The second of a conjugate pair has the measures of the first, if its vectors are the conjugates.
     """
-    half: list[int] = []
-    back = np.zeros(values.size, dtype=np.int64)
-    for i in range(values.size):
-        repeats = (
-            values[i].imag < 0
-            and i > 0
-            and values[i] == values[i - 1].conj()
-            and np.array_equal(right[:, i], right[:, i - 1].conj())
-            and np.array_equal(left[:, i], left[:, i - 1].conj())
-        )
-        if not repeats:
-            half.append(i)
-        back[i] = len(half) - 1
-    return np.asarray(half, dtype=np.int64), back
+    second = 1 + np.flatnonzero((values.imag[1:] < 0) & (values[1:] == values[:-1].conj()))
+    for side in (right, left):
+        one, other = side[:, second - 1], side[:, second]
+        second = second[np.all(other == one.conj(), axis=0)]
+    own = np.ones(values.size, dtype=bool)
+    own[second] = False
+    return np.flatnonzero(own), np.cumsum(own) - 1
 
 
 @dataclass(frozen=True)

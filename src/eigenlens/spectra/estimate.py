@@ -20,6 +20,7 @@ from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.circuit.plans import LayerPlan
+from eigenlens.spectra.in_core import FROM as IN_CORE_FROM
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.solvers import choose_solvers
 from eigenlens.tensors.dtypes import DTYPES
@@ -328,8 +329,11 @@ def _cost(
     factors = 2.0 * d * r * item
     # The core, both Gram matrices or the product, and in the dense solver four complex copies.
     small = (1 if full else 3) * n * n * item
-    working = 8 * n * n * item if solver == "dense" else _KRYLOV_BASIS * n * item
-    lifted = 8 * d * (n if k is None else k + 8) * item
+    in_core = not full and k is None and d * n * n >= IN_CORE_FROM
+    squares = 20 if in_core else 8
+    working = squares * n * n * item if solver == "dense" else _KRYLOV_BASIS * n * item
+    every = k is None and (options.keep_vectors or not in_core)
+    lifted = 8 * d * (n if every else options.k + 8) * item
     products = 2.0 * d * d * r if full else 6.0 * d * r * r
     pieces = options.per_head * 2.0 * d * width * max(1, width // max(1, r)) * 4
     eig = float(_GEEV_FLOPS * n**3) if solver == "dense" else 0.0

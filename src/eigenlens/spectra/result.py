@@ -92,7 +92,9 @@ class LayerSpectrum:
         Sorted by `order`, a conjugate pair whole, positive imaginary part first.
     residuals, conditions, error_bars
         Per eigenvalue: ``|A v - lambda v| / |A|_2``, ``1 / |w^H v|``, and the absolute first-order
-        error bar ``condition * max(residual, eps) * |A|_2``.
+        error bar ``condition * max(residual, eps) * |A|_2``. In a full spectrum of a large layer
+        the first two are bounds from above, a few times larger at most where all is well
+        (`eigenlens.spectra.in_core`).
     relative_residuals
         ``|A v - lambda v| / |lambda|``; infinite at 0.
     regime, target, gap, angle, angle_unit, steps_to_separate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from eigenlens.live.load import line, need_transformers, quiet
 from eigenlens.live.session import Session
 
 N_PROMPTS = 3
-STARTS = range(5, 10)
+STARTS = range(4, 10)
 """How many tokens of a text are given, special ones at its begin left out."""
 LENGTH = 10
 
@@ -41,27 +41,46 @@ def starts_of(
     prompts: Sequence[Sequence[int]],
     special: frozenset[int],
     decode: Callable[[Sequence[int]], str] | None = None,
+    likely: Mapping[tuple[int, int], float] | None = None,
 ) -> list[list[int]]:
     """The first tokens of some prompts, all of one length, so that nothing is padded.
 
-    With `decode`, a length at which most of them end between two words.
+    Parameters
+    ----------
+    prompts
+        Token ids.
+    special
+        Ids that stand for no text.
+    decode
+        To end between two words.
+    likely
+        How probable the wanted tokens are after each place (prompt, place): the last start is then
+        the one where they are likeliest, and the length one at which they are.
     """
-    texts = []
-    for ids in prompts:
-        text = [i for i in ids if i not in special]
-        if len(text) > STARTS.stop:
-            texts.append(([*(i for i in ids[:1] if i in special)], text))
-    opening = len(texts[0][0]) if texts else 0
-    texts = [(o, text) for o, text in texts if len(o) == opening]
-    whole: dict[int, list[list[int]]] = {}
-    for n in STARTS:
-        whole[n] = [
-            [*o, *text[:n]]
-            for o, text in texts
-            if decode is None or decode(text[: n + 1])[len(decode(text[:n])) :].startswith(" ")
-        ]
-    best = max(reversed(STARTS), key=lambda n: min(len(whole[n]), N_PROMPTS))
-    return whole[best][:N_PROMPTS]
+    found: dict[int, list[tuple[float, list[int]]]] = {n: [] for n in STARTS}
+    for number, ids in enumerate(prompts):
+        opening = 0
+        while opening < len(ids) and ids[opening] in special:
+            opening += 1
+        for n in STARTS:
+            start = list(ids[: opening + n])
+            text, more = start[opening:], list(ids[opening : opening + n + 1])
+            if len(more) <= n or special & set(more):
+                continue
+            if decode is None or decode(more)[len(decode(text)) :].startswith(" "):
+                share = (likely or {}).get((number, opening + n - 1), 0.0)
+                found[n].append((share, start))
+    enough = [n for n in STARTS if len(found[n]) >= N_PROMPTS] or list(STARTS)
+    best = max(enough, key=lambda n: max((share for share, _ in found[n]), default=-1.0))
+    chosen = found[best]
+    if not chosen:
+        return []
+    _, last = max(chosen, key=lambda pair: pair[0])
+    same = [start for _, start in chosen if len(start) == len(last)]
+    if likely is None:
+        return same[:N_PROMPTS]
+    usual = [start for start in same if start != last]
+    return [*usual[: N_PROMPTS - 1], last]
 
 
 def continued(

@@ -90,6 +90,8 @@ class Measure:
     tokens
         Per place of `PLACES` the cosines of tokens other than the first of each prompt, and of the
         first ones; None where there is no such place.
+    probabilities
+        Of the wanted tokens at every token, in the order of `Study.where`.
     """
 
     strength: float
@@ -98,6 +100,7 @@ class Measure:
     target_probability: float | None
     target_rank: float | None
     tokens: Mapping[str, tuple[Cosines | None, Cosines | None] | None]
+    probabilities: Float[np.ndarray, "t"] | None = field(default=None, repr=False, compare=False)
 
     def effect(self) -> dict[str, Any]:
         """Strength and effect on predictions."""
@@ -241,6 +244,16 @@ class Study:
         return np.concatenate([kept.first for kept in self._kept])
 
     @property
+    def where(self) -> list[tuple[int, int]]:
+        """Prompt and place in it of every token."""
+        return [
+            (int(prompt), place)
+            for kept in self._kept
+            for prompt, n in zip(kept.batch.prompts, kept.batch.mask.sum(axis=1), strict=True)
+            for place in range(int(n))
+        ]
+
+    @property
     def image(self) -> Vector:
         """What the direction is right after the sub-layer."""
         found = self._images["after_sublayer"]
@@ -277,7 +290,9 @@ class Study:
                 last: list[Any] = []
 
                 def leave(module: Any, args: Any, result: Any, last: list[Any] = last) -> None:
-                    last.append(last_states(session, result))
+                    states = last_states(session, result)
+                    if states is not None and states.shape[-1] == len(self.direction):
+                        last.append(states)
 
                 with ExitStack() as stack:
                     if applied is None:
@@ -371,6 +386,7 @@ class _Sums:
             target_probability=_mean(self.probability),
             target_rank=float(np.median(np.concatenate(self.rank))) if self.rank else None,
             tokens=tokens,
+            probabilities=np.concatenate(self.probability) if self.probability else None,
         )
 
 

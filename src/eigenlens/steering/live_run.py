@@ -54,7 +54,7 @@ from eigenlens.steering.strength import (
     starting_strength,
     useful_window,
 )
-from eigenlens.steering.target import FAINT
+from eigenlens.steering.target import FAINT, Realised
 from eigenlens.steering.texts import Sets, encode_file, read_sets
 
 NOISE = 1e-6
@@ -162,14 +162,16 @@ def _steer(run: _Run) -> Steering:
     # The running model knows its own type, which a GGUF file may call otherwise.
     edit = replace(edit, model_type=session.live.model_type or edit.model_type)
     run.tick("the edited model")
-    realised: list[float] = []
+    realised: list[Realised] = []
     after = study.measure(None, strength, applied=_noting(edit, session, realised))
-    _judge(run, before, after, realised[0])
+    _judge(run, before, after, realised[0].projection)
     points, window = None, None
     if options.sweep and run.subject.head is not None:
         points, window = _sweep(run, measure, strength, tried, before)
     activation = _activation(run, study, after, probe, Z, found)
-    texts = _continuations(run, edit, activation, found)
+    likely = (before if strength < 0 else after).probabilities
+    places = None if likely is None else dict(zip(study.where, likely.tolist(), strict=True))
+    texts = _continuations(run, edit, activation, found, places)
     change = None
     if options.site == "attention":
         run.tick("spectrum before and after")
@@ -192,7 +194,7 @@ def _steer(run: _Run) -> Steering:
         calls=stage.calls,
         alpha_qu=alpha_qu(circuit, edit) if options.site == "attention" else None,
         relative_norm=edit.dW_norm / _size(stage),
-        realised_ratio=realised[0],
+        realised=realised[0],
         spectrum=change,
         before=before,
         after=after,
@@ -226,7 +228,8 @@ def _direction(run: _Run) -> Direction:
         ids = from_vocabulary(session.checkpoint, options.token)
     else:
         ids = token_ids(options.token, bare, names, size_of(session))
-    if run.subject.head == "masked":
+    linear = session.checkpoint.readout.roles.get("mode", "raw") != "raw"
+    if run.subject.head == "masked" and not linear:
         return of_masked_tokens(run.subject, run.sets.calibration, ids, names, d)
     return of_tokens(session.checkpoint.readout, ids, names, d)
 
@@ -315,14 +318,14 @@ def _judge(run: _Run, before: Measure, after: Measure, realised: float) -> None:
         )
 
 
-def _noting(edit: Edit, session: Any, into: list[float]) -> Any:
+def _noting(edit: Edit, session: Any, into: list[Realised]) -> Any:
     """The edit applied; what the model's dtype kept of it is noted."""
     from contextlib import contextmanager
 
     @contextmanager
     def applied() -> Any:
         with edit.applied(session) as realised:
-            into.append(float(realised.projection))
+            into.append(realised)
             yield
 
     return applied()
@@ -359,13 +362,17 @@ def _activation(
 
 
 def _continuations(
-    run: _Run, edit: Edit, activation: Measure | None, found: Direction
+    run: _Run,
+    edit: Edit,
+    activation: Measure | None,
+    found: Direction,
+    likely: dict[tuple[int, int], float] | None,
 ) -> list[Continuation]:
     session = run.stage.session
     if run.subject.head != "causal":
         return []
     decode = None if session.tokenizer is None else session.tokenizer.decode
-    starts = starts_of(run.sets.evaluation, special_ids(session), decode)
+    starts = starts_of(run.sets.evaluation, special_ids(session), decode, likely)
     versions: dict[str, Any] = {"before": nullcontext(), "after": edit.applied(session)}
     if activation is not None:
         added = Added(run.stage.place.block, found.vector, activation.strength, run.stage.skip)

@@ -93,12 +93,12 @@ def _piece(name: str, array: Any) -> Piece:
 
 
 def _config(checkpoint: Checkpoint, module: str, turned: bool) -> dict[str, Any]:
-    base, _, revision = _base(checkpoint).partition("@")
+    base, revision = _base(checkpoint)
     return {
         "peft_type": "LORA",
         "task_type": None,
         "base_model_name_or_path": base,
-        "revision": revision or None,
+        "revision": revision,
         "r": 1,
         "lora_alpha": 1,
         "lora_dropout": 0.0,
@@ -113,12 +113,17 @@ def _config(checkpoint: Checkpoint, module: str, turned: bool) -> dict[str, Any]
     }
 
 
-def _base(checkpoint: Checkpoint) -> str:
-    """What a user loads the base model with."""
+def _base(checkpoint: Checkpoint) -> tuple[str, str | None]:
+    """What a user loads the base model with: a name or path, and a revision."""
     source = checkpoint.source
     if source is None or source.format == "arrays":
-        return str(checkpoint.config.get("_name_or_path") or "")
-    return source.label if source.folder is None else str(source.folder.resolve())
+        return str(checkpoint.config.get("_name_or_path") or ""), None
+    if source.folder is None:
+        name, _, revision = source.label.partition("@")
+        return name, revision or None
+    files = {source.store.info(n).where for n in source.store.names()}
+    gguf = next(iter(files)) if source.format == "gguf" else ""
+    return str((source.folder / gguf).resolve()), None
 
 
 def _module(checkpoint: Checkpoint, edit: Edit) -> tuple[str, bool]:

@@ -31,7 +31,7 @@ class Subject:
     session
         The model with its circuits, places and tokenizer.
     head
-        `causal`: it predicts the next token; `masked`: the token at each place; None: it has no
+        `causal`: it predicts the next token; `masked`: a token at each place; None: it has no
         output head, so only directions of states can be measured.
     warnings
         What must be told with the result.
@@ -115,11 +115,12 @@ def open_subject(
 
 def _subject(session: Session) -> Subject:
     get = getattr(session.model, "get_output_embeddings", None)
-    outside = session.model is not session.body and callable(get) and get() is not None
-    if not outside:
+    if not callable(get) or get() is None:
         note = f"{session.label} has no output head: its predictions are not measured"
         return Subject(session, None, (*session.warnings, note))
-    causal = all(place.plan.causal for place in session.places)
+    # An encoder-decoder reads the text itself: what it says next is no matter of perplexity.
+    own = [p for p in session.places if p.plan.kind == "self"]
+    causal = all(p.plan.causal for p in own) and not session.body.config.is_encoder_decoder
     return Subject(session, "causal" if causal else "masked", session.warnings)
 
 

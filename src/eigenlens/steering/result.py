@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.errors import OptionError
 from eigenlens.frames import frame
+from eigenlens.inert import inert
+from eigenlens.shown import Shown
 from eigenlens.steering.continuations import Continuation
 from eigenlens.steering.directions import Direction
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.eigenpair import Change
 from eigenlens.steering.evaluate import Cosines, Measure
 from eigenlens.steering.strength import Window
+from eigenlens.steering.target import Realised
 from eigenlens.steering.written import Written
 
 if TYPE_CHECKING:
@@ -26,8 +29,8 @@ FORM_NAMES: tuple[str, ...] = ("checkpoint", "lora", "delta")
 """Forms that an edit can be written in."""
 
 
-@dataclass(frozen=True)
-class Steering:
+@dataclass(frozen=True, repr=False)
+class Steering(Shown, shown_as="steer"):
     """An edit and everything that was measured of it.
 
     Attributes
@@ -44,8 +47,8 @@ class Steering:
         ``strength q.u``, about the new eigenvalue; None for the feed-forward site.
     relative_norm
         ``|dW|`` over the Frobenius norm of the matrix that is edited; None where it was not read.
-    realised_ratio
-        Share of the edit that the dtype of the running model kept; None without a model.
+    realised
+        What the dtype of the running model kept of the edit; None without a model.
     spectrum
         Before and after; None for the feed-forward site.
     before, after
@@ -68,7 +71,7 @@ class Steering:
     calls: int
     alpha_qu: float | None
     relative_norm: float | None
-    realised_ratio: float | None
+    realised: Realised | None
     spectrum: Change | None
     before: Measure | None
     after: Measure | None
@@ -142,7 +145,8 @@ class Steering:
                 "dW_norm": e.dW_norm,
                 "relative_norm": self.relative_norm,
                 "alpha_qu": self.alpha_qu,
-                "realised_ratio": self.realised_ratio,
+                "realised_ratio": None if self.realised is None else self.realised.ratio,
+                "realised_projection": None if self.realised is None else self.realised.projection,
             },
             "spectrum": None if self.spectrum is None else self.spectrum.to_dict(),
             "tokens": self._tokens(),
@@ -234,6 +238,29 @@ class Steering:
             pandas is not installed.
         """
         return frame(self.rows())
+
+
+def check_form(
+    checkpoint: Checkpoint, folder: str | Path, form: str, *, force: bool = False
+) -> None:
+    """Refuse what cannot be written before any work is done.
+
+    Raises
+    ------
+    OptionError
+        The place is taken, or the model is not stored in a way that a checkpoint is written in.
+    """
+    place = Path(folder)
+    if (place.exists() or place.is_symlink()) and not force:
+        raise OptionError(
+            f"'{inert(str(folder))}' is there already: name another place, or give --force"
+        )
+    stored = None if checkpoint.source is None else checkpoint.source.format
+    if form == "checkpoint" and stored != "safetensors":
+        raise OptionError(
+            f"{checkpoint.source_label} is stored as {stored or 'arrays'}: an edited checkpoint is "
+            "written of .safetensors files only; use --as lora or --as delta"
+        )
 
 
 def point(m: Measure) -> dict[str, Any]:

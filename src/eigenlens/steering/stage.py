@@ -162,10 +162,10 @@ def _norms(session: Session, place: Place, inputs: Mapping[str, Any]) -> tuple[A
         for m in session.body.modules()
         if is_norm(m) and id(m) not in in_blocks
     ]
-    handles.append(session.body.register_forward_hook(leave))
+    handles += [m.register_forward_hook(leave) for m in bodies(session, place)]
     with hooked(handles):
         session.forward(inputs)
-    final = [m for m, pointer in outside if returned and pointer == returned[-1]]
+    final = [m for m, pointer in outside if pointer in returned]
     return (inside[-1] if inside else None), (final[-1] if final else None)
 
 

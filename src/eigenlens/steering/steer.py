@@ -192,7 +192,7 @@ def from_weights(checkpoint: Checkpoint, options: SteerOptions) -> Steering:
         alpha_qu=alpha_qu(circuit, edit),
         relative_norm=edit.dW_norm
         / float(np.linalg.norm(np.asarray(circuit.W_O, dtype=np.float64))),
-        realised_ratio=None,
+        realised=None,
         spectrum=change,
         before=None,
         after=None,

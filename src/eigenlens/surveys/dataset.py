@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ RECORD_SCHEMA = "eigenlens.survey-record/1"
 STALE_SECONDS = 3600.0
 """Age from which an unfinished file of a killed run is removed."""
 
+_LOCK = ".lock"
 _FILE = re.compile(r"([0-9a-f]{32})-(\d{1,6})-of-(\d{1,6})\.parquet")
 _LONGEST = 200  # bytes of a folder's name; file systems allow 255
 
@@ -100,6 +101,33 @@ class Dataset:
                 f"{shown}: holds other files ({inert(min(foreign))}); give a new folder, or that "
                 "of a survey"
             )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder for one run alone; the system lets go of it when the process ends.
+
+        Raises
+        ------
+        SourceError
+            Another run writes to it.
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows: two runs at once are the user's care there
+            yield
+            return
+        with (self.folder / _LOCK).open("wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SourceError(
+                    f"{inert(str(self.folder))}: another survey is writing to it; wait for its "
+                    "end, or give another folder"
+                ) from None
+            except OSError:  # a file system without locks
+                yield
+                return
+            yield
 
     def parts(self, name: str) -> list[Part]:
         """The files of a model that read back whole; damaged and abandoned ones are removed."""

@@ -177,10 +177,11 @@ class Runner:
 
     def _needs(self, task: Task) -> dict[str, float]:
         """Resources of a task, of the kinds that any worker declares."""
-        memory = WHOLE_BYTES if task.todo is None else task.todo.memory
         needs = {}
-        if any("MEMORY" in w for w in self._declared):
-            needs["MEMORY"] = float(memory)
+        most = max((w["MEMORY"] for w in self._declared if "MEMORY" in w), default=None)
+        if most is not None:
+            # Looking at a checkpoint takes little; only a small one takes more, solved at once.
+            needs["MEMORY"] = float(task.todo.memory) if task.todo else min(most, WHOLE_BYTES)
         trace = self.question.trace
         if trace is not None and trace.needs_gpu and task.todo is not None:
             needs["GPU"] = 1.0

@@ -115,7 +115,8 @@ def survey(
     members = read_members(source)
     data = Dataset(Path(out))
     data.prepare()
-    return _run(data, members, question, workers, scheduler, progress, note)
+    with data.locked():
+        return _run(data, members, question, workers, scheduler, progress, note)
 
 
 def _run(

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from eigenlens.measure.alignment import AlignmentSums, overlap
+from eigenlens.measure.alignment import overlap
+from eigenlens.measure.bootstrap import Interval
 from eigenlens.measure.significance import (
-    Interval,
     Summary,
     holm,
     rank_p_value,
     spearman,
     summarise,
 )
+from eigenlens.measure.sums import AlignmentSums
 from eigenlens.tracing.gather import Gatherer, RowKey, RowSums
 from eigenlens.tracing.ladder import LadderSums
 from eigenlens.tracing.options import TraceOptions

@@ -11,9 +11,10 @@ from jaxtyping import Bool, Int
 
 from eigenlens.live.session import Session
 from eigenlens.live.states import Captured
-from eigenlens.measure.alignment import TIE_ULPS, AlignmentSums, sum_prompts
-from eigenlens.measure.collapse import dirichlet_energy
+from eigenlens.measure.alignment import TIE_ULPS
+from eigenlens.measure.pairs import dirichlet_energy
 from eigenlens.measure.sinks import MeanDirection
+from eigenlens.measure.sums import AlignmentSums, sum_prompts
 from eigenlens.tracing.behind import behind
 from eigenlens.tracing.collapse import CollapseMeans
 from eigenlens.tracing.depths import Masks, Pile, as_numpy
@@ -144,7 +145,7 @@ class Gatherer:
         sinks = chosen.grid
         others = chosen.keep & ~sinks
         masks = Masks(chosen.keep, others if self.options.drop_sinks else chosen.keep)
-        there = masks.counted.any(axis=1)
+        there = np.asarray(masks.counted.any(axis=1))
         pile = Pile()
         if first is not None:
             pile.add(first)
@@ -200,9 +201,9 @@ class Gatherer:
         fewer = every
         if (others != keep).any():
             fewer = sum_prompts(before, after, signed, others, tie)
-        for row, a, b in zip(rows, every, fewer, strict=True):
-            row.every.add_prompts(a, prompts, signed=row.target.signed)
-            row.fewer.add_prompts(b, prompts, signed=row.target.signed)
+        for row, part, other in zip(rows, every, fewer, strict=True):
+            row.every.add_prompts(part, prompts, signed=row.target.signed)
+            row.fewer.add_prompts(other, prompts, signed=row.target.signed)
 
     def _row(self, move: Move) -> RowSums:
         place = move.call.place

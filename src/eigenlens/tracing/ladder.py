@@ -11,7 +11,8 @@ import numpy as np
 from eigenlens.live.replay import LADDER, Variant, free_run, step
 from eigenlens.live.session import Session
 from eigenlens.live.states import AttentionCall, Captured
-from eigenlens.measure.alignment import TIE_ULPS, AlignmentSums
+from eigenlens.measure.alignment import TIE_ULPS
+from eigenlens.measure.sums import AlignmentSums
 from eigenlens.tracing.gather import RowKey, tie_unit
 from eigenlens.tracing.options import TraceOptions
 from eigenlens.tracing.targets import LayerTarget

@@ -13,8 +13,9 @@ from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.live.replay import mix
 from eigenlens.live.session import Session
 from eigenlens.live.states import scaled
-from eigenlens.measure.alignment import AlignmentSums, Targets
+from eigenlens.measure.alignment import Targets
 from eigenlens.measure.nulls import MIN_DIRECTIONS, Null, haar_orthogonal, random_bases
+from eigenlens.measure.sums import AlignmentSums
 from eigenlens.tracing.moves import Move
 from eigenlens.tracing.options import TraceOptions
 from eigenlens.tracing.targets import LayerTarget

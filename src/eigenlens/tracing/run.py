@@ -13,7 +13,7 @@ from eigenlens.errors import ArchitectureError, OptionError
 from eigenlens.live.capture import capture
 from eigenlens.live.places import Key, Place
 from eigenlens.live.session import Session, initialised_like, open_session
-from eigenlens.measure.significance import MIN_PROMPTS
+from eigenlens.measure.bootstrap import MIN_PROMPTS
 from eigenlens.spectra.analyse import not_square
 from eigenlens.tracing.feed import Feed, Prompts, batches_of, read_feed, splitter_of
 from eigenlens.tracing.finish import Gathered, finish

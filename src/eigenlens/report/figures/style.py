@@ -141,7 +141,7 @@ def layer_ticks(axes: Any, places: Sequence[int], labels: Sequence[str], title: 
     step = max(1, -(-len(found) // most))
     shown = sorted(found)[::step]
     axes.set_xticks(shown, [plain(found[p]) for p in shown])
-    room = 0.6 + max(0, 5 - len(found)) / 2  # few layers do not make wide bars
+    room = 0.6 + max(0, 4 - len(found)) / 2  # few layers do not make wide bars
     axes.set_xlim(min(found, default=0) - room, max(found, default=0) + room)
     axes.grid(visible=False, axis="x")
     axes.set_xlabel(title)

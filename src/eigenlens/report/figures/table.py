@@ -13,10 +13,18 @@ from typing import Any
 from eigenlens.errors import SourceError
 from eigenlens.inert import inert, inert_cell
 from eigenlens.report.compare_panels import COMPARISONS
-from eigenlens.report.figures import comparisons, simulations, spectra, sphere, traces
+from eigenlens.report.figures import (
+    comparisons,
+    simulations,
+    spectra,
+    sphere,
+    steerings,
+    traces,
+)
 from eigenlens.report.figures.style import need_matplotlib, saved
 from eigenlens.report.panels.figure import Columns, Figure, n_rows
 from eigenlens.report.panels.table import FIGURES
+from eigenlens.report.steer_panels import STEERINGS
 
 KINDS = ("pdf", "png")
 """Formats of every figure."""
@@ -32,10 +40,11 @@ DRAWN: dict[str, Callable[[Columns, str], Any]] = {
     "trajectory": simulations.trajectory,
     "changes": comparisons.changes,
     "moves": comparisons.moves,
+    "strengths": steerings.strengths,
 }
 """Figures by name; a panel without one (decoded tokens) is a table, of which there is the CSV."""
 
-PANELS: dict[str, Figure] = {**FIGURES, **COMPARISONS}
+PANELS: dict[str, Figure] = {**FIGURES, **COMPARISONS, **STEERINGS}
 """The panels of all results."""
 
 
@@ -45,7 +54,8 @@ def figure_files(results: Mapping[str, Any], folder: Path) -> dict[Path, bytes]:
     Parameters
     ----------
     results
-        By what panels need: ``spectrum``, ``trace``, ``simulate``, ``states``, ``compare``.
+        By what panels need: ``spectrum``, ``trace``, ``simulate``, ``states``, ``compare``,
+        ``steer``.
     folder
         Where the files will be: ``NAME.pdf``, ``NAME.png`` and ``NAME.csv``.
 
@@ -71,6 +81,19 @@ def figure_files(results: Mapping[str, Any], folder: Path) -> dict[Path, bytes]:
         files[folder / f"{name}.csv"] = csv_of(data).encode()
     _make(folder)
     return files
+
+
+def material_files(material: Any, folder: Path) -> dict[Path, bytes]:
+    """`figure_files` of everything that a report was made from.
+
+    Raises
+    ------
+    EigenlensError
+        As `figure_files`.
+    """
+    names = dict.fromkeys(panel.needs for panel in FIGURES.values())
+    found = {name: getattr(material, name) for name in names}
+    return figure_files({name: x for name, x in found.items() if x is not None}, folder)
 
 
 def title_of(results: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from eigenlens.report.page.gather import Material
 from eigenlens.report.page.sections import Section
 from eigenlens.report.page.summary import Answer, regime_runs
 from eigenlens.report.page.tables import TABLES, data_table, token_table
-from eigenlens.report.panels.figure import REGIME_COLOURS, Columns, Figure, labels_of, n_rows
+from eigenlens.report.panels.figure import REGIME_COLOURS, Columns, Figure, n_rows
 from eigenlens.report.panels.table import FIGURES
 from eigenlens.report.plots.table import PLOTS
 from eigenlens.report.words import regime_text
@@ -59,8 +59,9 @@ def summary(answers: Sequence[Answer], spectrum: Spectrum | None, notes: Sequenc
     """The first section: a card a question, the layers' regimes, the warnings."""
     cards = []
     for i, answer in enumerate(answers):
-        wide = len(answers) == 5 and i >= 3
-        kind = "card" + " wide" * wide + " unknown" * (not answer.known)
+        # Five cards: the longest answer has a row of its own, the others stand in pairs.
+        size = (" full" if i == 2 else " wide") * (len(answers) == 5)
+        kind = f"card{size}{' unknown' * (not answer.known)}"
         cards.append(
             f'<div class="{kind}"><h3>{text(answer.question)}</h3>'
             f'<p class="verdict">{text(answer.verdict)}</p>'
@@ -81,24 +82,33 @@ def summary(answers: Sequence[Answer], spectrum: Spectrum | None, notes: Sequenc
 
 
 def _strip(spectrum: Spectrum) -> str:
-    """Every layer as a coloured field with its number."""
-    labels = labels_of([(x.stack, x.kind, x.layer) for x in spectrum.layers])
-    fields = []
+    """Every layer as a coloured field with its number, a row a stack."""
+    groups: dict[str, list[str]] = {}
     for x in spectrum.layers:
-        label, words = labels[x.stack, x.kind, x.layer], regime_text(x.regime)
+        words = regime_text(x.regime)
         light = ' class="light"' if x.regime in _LIGHT else ""
-        fields.append(
-            f'<span{light} style="--c:{REGIME_COLOURS[x.regime]}" title="layer {text(label)}: '
-            f'{text(words)}">{text(label)}</span>'
+        groups.setdefault(f"{x.stack}{' cross' * (x.kind == 'cross')}", []).append(
+            f'<span{light} style="--c:{REGIME_COLOURS[x.regime]}" title="layer {x.layer}: '
+            f'{text(words)}">{x.layer}</span>'
         )
+    rows = "".join(
+        (f"<b>{text(name)}</b>" if len(groups) > 1 else "") + "".join(fields)
+        for name, fields in groups.items()
+    )
+    several = " several" * (len(groups) > 1)
     key = "".join(
         f'<li><i style="--c:{REGIME_COLOURS[regime]}"></i>{text(regime_text(regime))}: '
-        f"layer{'s' * (',' in where or '-' in where)} {text(where)}</li>"
+        f"{_layers(where)}</li>"
         for regime, where in regime_runs(spectrum)
     )
-    return (
-        f'<div class="strip" aria-hidden="true">{"".join(fields)}</div><ul class="key">{key}</ul>'
-    )
+    return f'<div class="strip{several}" aria-hidden="true">{rows}</div><ul class="key">{key}</ul>'
+
+
+def _layers(where: str) -> str:
+    """``layer 3``, ``layers 0-2, 5``; with stacks, these alone."""
+    if not where[:1].isdecimal():
+        return text(where)
+    return f"layer{'s' * (not where.isdecimal())} {text(where)}"
 
 
 def draw(section: Section, material: Material) -> Drawn:

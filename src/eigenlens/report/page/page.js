@@ -191,6 +191,7 @@
       if (layout[name]) layout[name] = Object.assign({}, layout[name], small);
     });
     if (layout.legend3) layout.height *= 1.3;
+    if (layout.yaxis && layout.yaxis.scaleanchor) layout.height = Math.max(320, 0.85 * layout.height);
     if (layout.scene) {
       const eye = layout.scene.camera.eye;
       const far = { x: 1.5 * eye.x, y: 1.5 * eye.y, z: 1.5 * eye.z };
@@ -212,7 +213,8 @@
     const meta = layout.meta || {};
     delete layout.sliders;
     if (touch) layout.dragmode = false;
-    const narrow = place.clientWidth < 560;
+    const narrow = place.clientWidth < 420;
+    place.classList.toggle("narrow", narrow);
     if (narrow) squeeze(plot, layout);
     const own = narrow ? Object.assign({}, config, { displayModeBar: false }) : config;
     return Plotly.newPlot(place, plot.data, layout, own).then(function () {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from eigenlens.dynamics.result import Simulation
 from eigenlens.report.page.gather import Material
+from eigenlens.report.panels.figure import labels_of
 from eigenlens.report.simulate_tables import outcome_sentence
 from eigenlens.report.trace_tables import trace_sentences
 from eigenlens.report.words import (
@@ -98,8 +99,11 @@ def _strength(result: Spectrum) -> Answer:
     strong = max(led, key=lambda x: x.gap or 0.0)
     one = len(result.layers) == 1
     ahead = f"{percent(strong.gap)} ahead"
-    verdict = ahead if one else f"At most {ahead} (layer {strong.layer})"
-    parts = [_lead(strong, one)]
+    labels = labels_of([(x.stack, x.kind, x.layer) for x in result.layers])
+    name = labels[strong.stack, strong.kind, strong.layer]
+    name = f"layer\u00a0{name}" if name.isdecimal() else name
+    verdict = ahead if one else f"At most {ahead} ({name})"
+    parts = [_lead(strong, "" if one else f" of {name}")]
     norms = [x.spectral_norm for x in result.layers]
     low, high = size_of(min(norms)), size_of(max(norms))
     span = low if low == high else f"{low} to {high}"
@@ -107,10 +111,9 @@ def _strength(result: Spectrum) -> Answer:
     return Answer(QUESTIONS["strength"], verdict, " ".join(parts))
 
 
-def _lead(x: LayerSpectrum, one: bool) -> str:
+def _lead(x: LayerSpectrum, whose: str) -> str:
     value = complex(x.eigenvalues[0]) if x.eigenvalues.size else 0j
-    where = "The" if one else f"Layer {x.layer}'s"
-    text = f"{where} leading eigenvalue is {complex_text(value)}"
+    text = f"The leading eigenvalue{whose} is {complex_text(value)}"
     if x.order == "residual":
         text += f": with the residual a step multiplies its direction by {abs(1 + value):.2f}"
     steps = steps_text(x.steps_to_separate)
@@ -122,7 +125,7 @@ def _lead(x: LayerSpectrum, one: bool) -> str:
 
 def _tilt(result: Trace) -> Answer:
     v, n = result.verdict, len(result.layers)
-    steps = len({x.layer for x in result.layers}) < n
+    steps = len({(x.stack, x.kind, x.layer) for x in result.layers}) < n
     word = "steps" if steps else "layers"
     if v["beyond_random"] is None:
         verdict = f"Rho > 1/2 in {v['rho_above_half']} of {n} {word}, untested"
@@ -201,8 +204,14 @@ def _end(result: Simulation) -> Answer:
 
 
 def regime_runs(result: Spectrum) -> list[tuple[str, str]]:
-    """Regimes that occur, and their layers in words, in the order of the table of regimes."""
-    groups: dict[str, list[int]] = {}
-    for layer in result.layers:
-        groups.setdefault(layer.regime, []).append(layer.layer)
-    return [(regime, layer_list(layers)) for regime, layers in groups.items()]
+    """Regimes that occur and their layers in words, with the stack where there are several."""
+    groups = {f"{x.stack}{' cross' * (x.kind == 'cross')} " for x in result.layers}
+    out = []
+    for regime in dict.fromkeys(x.regime for x in result.layers):
+        found: dict[str, list[int]] = {}
+        for x in result.layers:
+            if x.regime == regime:
+                name = f"{x.stack}{' cross' * (x.kind == 'cross')} " if len(groups) > 1 else ""
+                found.setdefault(name, []).append(x.layer)
+        out.append((regime, "; ".join(name + layer_list(own) for name, own in found.items())))
+    return out

@@ -75,6 +75,17 @@ def take(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
     return [values[i] for i in rows]
 
 
+def broken(data: Columns, rows: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """Values of rows, and a None between two stacks or kinds: no line joins them."""
+    out: list[Any] = []
+    for k, i in enumerate(rows):
+        before = rows[k - 1] if k else i
+        if (data["stack"][i], data["kind"][i]) != (data["stack"][before], data["kind"][before]):
+            out.append(None)
+        out.append(values[i])
+    return out
+
+
 def control(kind: str, label: str, names: Sequence[str], start: int = 0) -> dict[str, Any]:
     """What moves between the frames: a ``slider``, or a ``choice`` of named views."""
     return {"kind": kind, "label": label, "names": list(names), "start": start}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eigenlens.report.panels.figure import COLOURS, Columns
-from eigenlens.report.plots.parts import GUIDE, Plot, layer_axis, layout, safe, take, where
+from eigenlens.report.plots.parts import GUIDE, Plot, broken, layer_axis, layout, safe, take, where
 
 _ROWS = {"rho": "rho", "gamma": "gamma", "gain": "gain"}
 _NULLS = {
@@ -183,8 +183,8 @@ def collapse(data: Columns) -> Plot:
                     {
                         "type": "scatter",
                         "mode": "lines+markers",
-                        "x": take(data["depth"], rows),
-                        "y": take(data["value"], rows),
+                        "x": broken(data, rows, data["depth"]),
+                        "y": broken(data, rows, data["value"]),
                         "yaxis": side,
                         "name": name,
                         "legend": "legend" if number == 0 else f"legend{number + 1}",
@@ -196,7 +196,10 @@ def collapse(data: Columns) -> Plot:
                             "dash": "solid" if place == "after attention" else "dot",
                         },
                         "marker": {"size": 5 if place == "after attention" else 3},
-                        "customdata": [safe(data["label"][i]) for i in rows],
+                        "customdata": [
+                            None if v is None else safe(v)
+                            for v in broken(data, rows, data["label"])
+                        ],
                         "hovertemplate": f"{name}, {place}<br>%{{customdata}}: %{{y:.4g}}"
                         "<extra></extra>",
                     }
