@@ -13,6 +13,7 @@ from eigenlens.live.batches import make_batches
 from eigenlens.live.session import session_of
 from eigenlens.steering.continuations import starts_of
 from eigenlens.steering.evaluate import Study
+from eigenlens.steering.moments import read_inputs
 from eigenlens.steering.opening import Subject, open_subject, place_of
 from eigenlens.steering.push import Added, Term
 from eigenlens.steering.resume import forward, record, resumed
@@ -227,6 +228,8 @@ def test_a_state_behind_a_norm_is_compared_with_the_image_of_the_direction(tiny:
     np.testing.assert_allclose(stage.after_sublayer(u), image / np.linalg.norm(image), atol=1e-6)
     last = model.bert.encoder.layer[-1].output.LayerNorm
     assert stage.block_norm is last
+    there = last.weight.detach().numpy() * (image - image.mean())
+    np.testing.assert_allclose(stage.after_block(u), there / np.linalg.norm(there), atol=1e-6)
     plain, _ = study_of(tiny("gpt2"))
     np.testing.assert_array_equal(plain.stage.after_block(plain.direction), plain.direction)
     assert plain.stage.final_norm is tiny("gpt2").transformer.ln_f
@@ -299,3 +302,36 @@ def test_starts_of_sentences_end_between_words_and_where_the_wanted_is_likeliest
     chosen = starts_of(prompts, frozenset({0}), decode, likely)
     assert chosen[-1] == prompts[3][:7]
     assert starts_of([[0, 1, 2]], frozenset({0}), decode) == []
+
+
+def test_a_block_that_writes_into_its_input_does_not_spoil_the_past(tiny: Any) -> None:
+    import torch
+
+    study, term = study_of(tiny("gpt2"))
+    block = study.stage.place.block
+
+    def overwrite(module: Any, args: Any) -> None:
+        with torch.no_grad():
+            args[0].add_(1.0)
+
+    handle = block.register_forward_pre_hook(overwrite)
+    try:
+        first = study.measure(term, 1.5)
+        again = study.measure(term, 1.5)
+    finally:
+        handle.remove()
+    assert first == again
+
+
+def test_first_tokens_are_not_calibrated_on(tiny: Any) -> None:
+    session = session_of(tiny("gpt2"))
+    place = place_of(session, -1)
+    batches = list(make_batches(session, IDS, batch_size=5))
+    stage = find_stage(session, place, "attention", "last", batches[0].inputs)
+    Z = read_inputs(stage, batches)
+    assert len(Z) == sum(len(ids) - 1 for ids in IDS)
+    study, _ = study_of(tiny("gpt2"))
+    later = np.concatenate([kept.inputs for kept in study._kept])[~study.first]
+    np.testing.assert_allclose(Z, later, atol=1e-12)
+    with pytest.raises(OptionError, match="has one token"):
+        read_inputs(stage, list(make_batches(session, [[5], [6]])))

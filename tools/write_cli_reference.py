@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md from the commands' own --help; ``--check`` exits 1 where it is stale."""
+"""Write docs/reference/cli.md from the commands' --help; ``--check`` exits 1 where it is stale."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from eigenlens.cli.app import app
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 HEAD = """# Command line
 
-Written by tools/write_cli_reference.py from the commands themselves; do not edit. Data go to stdout,
-progress and warnings to stderr; the exit code is 0 when the work is done, 1 when it failed (one line
-says why), 2 for wrong usage.
+Written by tools/write_cli_reference.py from the commands themselves; do not edit. Data go to
+stdout, progress and warnings to stderr; the exit code is 0 when the work is done, 1 when it failed
+(one line says why), 2 for wrong usage.
 """
 
 

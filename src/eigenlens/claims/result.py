@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eigenlens.claims.verdicts import VERDICTS, Finding
 from eigenlens.frames import frame
+from eigenlens.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,15 +41,15 @@ class Row:
         }
 
 
-@dataclass(frozen=True)
-class Reproduction:
+@dataclass(frozen=True, repr=False)
+class Reproduction(Shown, shown_as="reproduce"):
     """The claims of a suite, each with what was measured.
 
     Attributes
     ----------
     options
         The suite and how much was measured.
-    rows
+    rows_
         In the order of the claims, then of the models.
     warnings
         Sentences a reader should see.
@@ -57,6 +58,11 @@ class Reproduction:
     options: dict[str, Any]
     rows_: tuple[Row, ...]
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line; `print` gives the table."""
+        told = ", ".join(f"{n} {verdict}" for verdict, n in self.counts.items() if n)
+        return f"<eigenlens Reproduction: {told}>"
 
     @property
     def counts(self) -> dict[str, int]:

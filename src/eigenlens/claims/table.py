@@ -322,8 +322,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "steering",
         "a rank-one term in the last layer aligns tokens near perfectly, whatever the model",
-        f"a random direction, calibrated probe, strength for a mean cosine of {STEERED} on held-out "
-        "text; holds where no token goes the other way; KL says what it does to the text",
+        f"a random direction, calibrated probe, strength for a mean cosine of {STEERED} on "
+        "held-out text; holds where no token goes the other way; KL says what it does to the text",
         _any,
         steering,
     ),

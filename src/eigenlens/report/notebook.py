@@ -57,6 +57,7 @@ VIEWS: dict[str, View] = {
     "trace": View("trace_tables", "trace_view", ("alignment", "collapse")),
     "simulate": View("simulate_tables", "simulate_view", ("trajectory",)),
     "compare": View("compare_tables", "compare_view", ("changes", "moves")),
+    "reproduce": View("claims_tables", "claims_view", ()),
     "steer": View("steer_tables", "steer_view", ("strengths",)),
 }
 """Kinds of results, by what their class says in `shown_as`."""
