@@ -238,11 +238,11 @@ HEAD = f"""# JSON schemas
 
 Written by tools/write_schemas.py; do not edit.
 
-Everything that eigenlens writes as JSON names its schema and its version in the field `schema`, such as
-`eigenlens.spectrum/1`. The number grows when a key is renamed, removed or changes its meaning. The
-schemas are [JSON Schema]({DIALECT.rpartition("/")[0]}) of the draft 2020-12. Objects are closed: a key
-that is not in the schema is an error, and so is one that is missing. A number that is not defined or
-not finite is `null`.
+Everything that eigenlens writes as JSON names its schema and its version in the field `schema`,
+such as `eigenlens.spectrum/1`. The number grows when a key is renamed, removed or changes its
+meaning. The schemas are [JSON Schema]({DIALECT.rpartition("/")[0]}) of the draft 2020-12. Objects
+are closed: a key that is not in the schema is an error, and so is one that is missing. A number
+that is not defined or not finite is `null`.
 
 They are in the package as well:
 

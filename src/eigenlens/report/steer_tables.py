@@ -237,8 +237,16 @@ def _bar(value: float | None, most: float) -> str:
 
 def _curve_legend(result: Steering) -> str:
     return (
-        "cosine, towards it: right after the edited sub-layer; useful: at least twice the "
-        f"probability at a KL of at most {result.options['max_kl']:g}"
+        f"cosine, towards it: right after the edited sub-layer; useful: {_useful(result)} at a KL of "
+        f"at most {result.options['max_kl']:g}"
+    )
+
+
+def _useful(result: Steering) -> str:
+    if not result.direction.targets:
+        return "any strength"
+    return (
+        "at most half the probability" if result.edit.strength < 0 else "at least twice as probable"
     )
 
 
@@ -277,6 +285,12 @@ def _on_top(result: Steering, change: Change) -> str:
     exact = ""
     if formula is not None and formula.error is not None and formula.error < 1e-6:
         exact = ", which is what the exact formula gives"
+    if result.edit.strength < 0:
+        value = "" if formula is None else f" to {complex_text(formula.eigenvalue)}"
+        return (
+            f"The term pushes the direction's eigenvalue in {where} down{value}; its leading "
+            f"eigenvector has a cosine of {_cosine4(after.cos_direction)} with the direction."
+        )
     if after.cos_direction >= 0.95:
         return (
             f"The direction now leads the spectrum of {where}: its leading eigenvector has a "
@@ -323,20 +337,20 @@ def _what_it_says(result: Steering, before: Measure, after: Measure) -> str:
     if a is None or b is None or a <= 0 or b <= 0:
         return f"Predictions changed by {harm}."
     name = inert(result.edit.label).removeprefix("tokens ").removeprefix("token ")
-    times = f"{_times(b / a)} as probable" if b >= a else f"{_times(a / b)} less probable"
-    return f"{name} is {times} as before at {harm}."
+    change = f"{_times(b / a)} as probable as" if b >= a else f"{_times(a / b)} rarer than"
+    return f"{name} is {change} before at {harm}."
 
 
 def _beside_addition(after: Measure, other: Measure) -> str:
     a, b = after.target_probability or 0.0, other.target_probability or 0.0
     if min(a, b) <= 0:
-        verdict = "leaves the wanted tokens without any"
+        verdict = "leaves the wanted tokens without any probability"
     elif max(a, b) < 1.15 * min(a, b):
-        verdict = "gives about the same"
+        verdict = "makes the wanted tokens about as probable"
     elif b > a:
-        verdict = f"gives {_times(b / a)} as much"
+        verdict = f"makes them {_times(b / a)} as probable as the edit does"
     else:
-        verdict = f"gives {_times(a / b)} less"
+        verdict = f"leaves them {_times(a / b)} rarer than the edit does"
     return (
         f"Plain activation addition of the same KL {verdict} ({_probability(b)}); it needs a hook "
         "in the running model, the edit is in the weights."
@@ -369,6 +383,8 @@ def _falls(result: Steering, points: Sequence[Measure]) -> str:
     best = max(points, key=lambda m: m.target_probability or 0.0)
     last = points[-1].target_probability
     if not best.target_probability or last is None or last > best.target_probability / 2:
+        return ""
+    if result.edit.strength < 0:
         return ""
     wanted = {result.direction.label}
     others = [f"'{inert(t)}'" for t in result.says if f"token '{inert(t)}'" not in wanted][:3]

@@ -109,7 +109,7 @@ def _groups(result: Trace) -> dict[str, list[LayerTrace]]:
 
 def _by_step(layers: Sequence[LayerTrace]) -> bool:
     """Whether rows are told apart by their step: a layer that is used more than once."""
-    return len({x.layer for x in layers}) < len(layers)
+    return len({(x.stack, x.kind, x.layer) for x in layers}) < len(layers)
 
 
 def _name(x: LayerTrace, by_step: bool) -> int:

@@ -48,7 +48,7 @@ def forward(session: Session, inputs: Mapping[str, Any], advice: str = "") -> An
     try:
         with session.running(advice):
             return session.model(**{**options, **inputs})
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError) as error:
         raise ArchitectureError(
             f"{session.label}: a forward pass on {', '.join(inputs)} failed: {line(error)}"
         ) from error

@@ -210,7 +210,7 @@ def for_cosine(study: Study, w: Float[np.ndarray, "m"], cosine: float) -> float:
         raise OptionError(
             f"no strength gives a mean cosine of {cosine}: the probe reads {same:.0%} of the "
             "tokens with a positive sign, so that they split whatever the strength; use --probe "
-            "calibrated, or a smaller --target-cosine"
+            "calibrated, more --calibrate text of the same kind, or a smaller --target-cosine"
         )
     return found
 

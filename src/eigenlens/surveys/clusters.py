@@ -123,7 +123,6 @@ def _local(workers: int | None, gpu: bool) -> Iterator[Workers]:
         processes=True,
         host=LOCAL,
         dashboard_address=f"{LOCAL}:0",
-        worker_dashboard_address=f"{LOCAL}:0",
         memory_limit=share,
         resources=resources,
         preload=["eigenlens.surveys.worker"],

@@ -121,7 +121,6 @@ class Opened:
             "name": self.member.name,
             "layers": layers,
             "skipped": [[s.stack, s.layer, s.reason] for s in self.skipped],
-            "options": vars(self.question.spectrum),
         }
         source = self.checkpoint.source
         if self.question.trace is not None and source is not None:
