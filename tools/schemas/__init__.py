@@ -1,0 +1,1 @@
+"""The JSON documents of eigenlens, key by key, for tools/write_schemas.py."""
