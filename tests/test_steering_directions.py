@@ -16,7 +16,6 @@ from eigenlens.live.session import session_of
 from eigenlens.steering.directions import (
     from_vocabulary,
     of_contrast,
-    of_file,
     of_layer,
     of_masked_tokens,
     of_tokens,
@@ -27,6 +26,7 @@ from eigenlens.steering.directions import (
 )
 from eigenlens.steering.opening import Subject
 from eigenlens.steering.stage import find_stage
+from eigenlens.steering.vector_files import of_file
 
 D = 16
 NAMES = str

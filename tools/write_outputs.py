@@ -5,7 +5,8 @@ script runs the commands of the given files (README.md and docs/*.md by default)
 they print now; with ``--check`` it changes nothing and exits 1 where a page is stale. Error bars
 and seconds differ between machines and are not compared. A line ``[...]`` in a block stands for
 lines that were cut: the lines before it and after it have to be in the output, in this order.
-Spaces count: a column that widens is a change.
+Spaces count: a column that widens is a change. The commands of all pages run one after the other in
+one empty folder, so that a page may write a file and use it further down.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,15 +30,21 @@ DECIMAL = re.compile(r"[+-]?\b\d+\.\d+\b")
 CUT = "[...]"
 
 
-def run(command: str) -> str:
+def run(command: str, folder: Path) -> str:
     """What an eigenlens command prints on stdout, without the spaces at the ends of lines."""
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(command)],
         capture_output=True,
         text=True,
         check=False,
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "100", "HF_HUB_OFFLINE": "1"},
+        cwd=folder,
+        env={
+            **os.environ,
+            "COLUMNS": "100",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        },
     )
     if done.returncode:
         raise SystemExit(f"{command}: exit {done.returncode}: {done.stderr.strip()}")
@@ -76,6 +84,12 @@ def _near(x: str, y: str) -> bool:
 
 def main() -> int:
     """Renew or check the pages named on the command line."""
+    with tempfile.TemporaryDirectory() as folder:
+        return renew_pages(Path(folder))
+
+
+def renew_pages(folder: Path) -> int:
+    """The work of `main`, whose commands run in `folder`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("pages", nargs="*", type=Path)
@@ -90,7 +104,7 @@ def main() -> int:
             nonlocal stale
             command, shown = block["command"], block["shown"]
             if command not in outputs:
-                outputs[command] = run(command)
+                outputs[command] = run(command, folder)
             new = renew(shown, outputs[command])
             if same(shown, new):
                 return block[0]

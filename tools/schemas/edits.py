@@ -254,9 +254,7 @@ STEER = closed(
             closed(
                 {"low": FLOAT, "high": FLOAT},
                 Window,
-                words={
-                    "low": f"The smallest that makes the wanted tokens {FACTOR:g} times as probable."
-                },
+                words={"low": f"The smallest that makes the tokens {FACTOR:g} times as probable."},
             )
         ),
         "activation": maybe(ref("point")),

@@ -237,17 +237,16 @@ def _bar(value: float | None, most: float) -> str:
 
 def _curve_legend(result: Steering) -> str:
     return (
-        f"cosine, towards it: right after the edited sub-layer; useful: {_useful(result)} at a KL of "
-        f"at most {result.options['max_kl']:g}"
+        f"cosine, towards it: right after the edited sub-layer; useful: {_useful(result)} at a KL "
+        f"of at most {result.options['max_kl']:g}"
     )
 
 
 def _useful(result: Steering) -> str:
     if not result.direction.targets:
         return "any strength"
-    return (
-        "at most half the probability" if result.edit.strength < 0 else "at least twice as probable"
-    )
+    down = result.edit.strength < 0
+    return "at most half the probability" if down else "at least twice the probability"
 
 
 def _continuations(found: Sequence[Continuation]) -> Table:
@@ -288,7 +287,7 @@ def _on_top(result: Steering, change: Change) -> str:
     if result.edit.strength < 0:
         value = "" if formula is None else f" to {complex_text(formula.eigenvalue)}"
         return (
-            f"The term pushes the direction's eigenvalue in {where} down{value}; its leading "
+            f"The term pushes the direction's eigenvalue in {where} down{value}; the leading "
             f"eigenvector has a cosine of {_cosine4(after.cos_direction)} with the direction."
         )
     if after.cos_direction >= 0.95:

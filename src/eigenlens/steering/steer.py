@@ -18,7 +18,6 @@ from eigenlens.steering.directions import (
     Direction,
     from_vocabulary,
     names_of,
-    of_file,
     of_layer,
     of_tokens,
     says,
@@ -30,6 +29,7 @@ from eigenlens.steering.opening import layer_index
 from eigenlens.steering.options import SteerOptions, token_list
 from eigenlens.steering.probes import PROBES, Probe, Reader, placed, reader, scaled
 from eigenlens.steering.result import Steering
+from eigenlens.steering.vector_files import of_file
 
 Progress = Callable[[int, int, str], None]
 """Called with (parts done, parts in all, what is done)."""
@@ -294,7 +294,9 @@ def spectrum_warnings(circuit: OVCircuit, edit: Edit, change: Any) -> list[str]:
         own = change.before.eigenvalue
         ahead = own.real if change.before.order == "real" else abs(1 + own) - 1
         above = edit.strength * ahead / size
-        enough = f", above that from strength {above:.3g} on" if above > edit.strength else ""
+        enough = ", too near, so that the two mix: a larger strength parts them"
+        if above > edit.strength:
+            enough = f", above that from strength {above:.3g} on"
         return [
             f"at strength {edit.strength:.3g} the direction is not the leading eigenvector (cosine "
             f"{change.after.cos_direction:.2f}): strength x q.u is {size:.3g}, the layer's own "

@@ -9,7 +9,7 @@ from typing import Any
 
 from eigenlens.errors import OptionError
 from eigenlens.live.session import Session
-from eigenlens.prompts import SPLITTERS, prompt_set, read_prompts
+from eigenlens.prompts import SPLITTERS, read_prompts
 from eigenlens.tracing.feed import Feed, Prompts, read_feed
 
 Texts = str | Path | Sequence[str] | Sequence[Sequence[int]]
@@ -94,8 +94,3 @@ def encode_file(session: Session, path: str | Path | Sequence[str]) -> list[list
     """Token ids of the prompts of a file, or of texts."""
     texts = read_prompts(path) if isinstance(path, (str, Path)) else list(path)
     return session.encode(texts)
-
-
-def example_texts() -> list[str]:
-    """Starts of sentences that a model goes on with, before and after the edit."""
-    return [" ".join(text.split()[:6]) for text in prompt_set()[1::2]]
