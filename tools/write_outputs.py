@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(
     r"^```(?P<kind>\w*)\n\$ (?P<command>eigenlens [^\n]+)\n(?P<shown>.*?)^```$", re.M | re.S
 )
-MACHINE = re.compile(r"\b\d(?:\.\d)?e-\d\d\b|\b\d+(?:\.\d+)? s\b")
+MACHINE = re.compile(r"\b\d(?:\.\d)?e[-+]\d\d\b|\b\d+(?:\.\d+)? s\b")
 DECIMAL = re.compile(r"[+-]?\b\d+\.\d+\b")
 CUT = "[...]"
 

@@ -85,8 +85,10 @@ They are in the package as well:
 import json
 from importlib.resources import files
 
-schema = json.loads((files("eigenlens") / "data/schemas/spectrum.json").read_text())
-jsonschema.validate(json.load(open("out.json")), schema)   # pip install jsonschema
+import jsonschema                                  # pip install jsonschema
+
+place = files("eigenlens") / "data" / "schemas" / "spectrum.json"
+jsonschema.validate(json.load(open("out.json")), json.loads(place.read_text()))
 ```
 
 | schema | comes from | holds |
