@@ -44,6 +44,7 @@ lint: $(VENV)/dev
 	$(BIN)/python tools/write_architectures.py --check
 	$(BIN)/python tools/write_config_defaults.py --check
 	$(BIN)/python tools/write_cli_reference.py --check
+	$(BIN)/python tools/write_schemas.py --check
 	$(BIN)/python tools/write_outputs.py --check
 
 docs: $(VENV)/dev

@@ -8,6 +8,8 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+# Models in tests are tiny: torch's threads cost more than they give, most of all beside each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 from jaxtyping import install_import_hook

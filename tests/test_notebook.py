@@ -179,13 +179,14 @@ def test_a_simulation_has_a_frame(results: dict[str, Any]) -> None:
 
 
 def test_every_kind_of_result_is_shown() -> None:
+    from eigenlens.claims.result import Reproduction
     from eigenlens.comparing.result import Comparison
     from eigenlens.dynamics.result import Simulation
     from eigenlens.spectra.result import Spectrum
     from eigenlens.steering.result import Steering
     from eigenlens.tracing.result import Trace
 
-    classes = (Spectrum, Trace, Simulation, Comparison, Steering)
+    classes = (Spectrum, Trace, Simulation, Comparison, Steering, Reproduction)
     assert all(issubclass(c, Shown) for c in classes)
     assert {c.shown_as for c in classes} == set(VIEWS)
     assert all(

@@ -171,7 +171,8 @@ def test_json_of_both(saved: Saved, tmp_path: Path, delta: Path) -> None:
 def test_other_forms(saved: Saved, tmp_path: Path, delta: Path, form: str) -> None:
     place = tmp_path / ("again.safetensors" if form == "delta" else "adapter")
     shown = invoke("apply", delta, saved("llama"), "--write", place, "--as", form).stdout
-    assert {"lora": "LoRA adapter of rank 1", "delta": "holds the edit alone"}[form] in shown
+    told = {"lora": "LoRA adapter of rank 1", "delta": "holds the edit alone"}[form]
+    assert told in " ".join(shown.split())  # where lines break depends on the folder's length
     if form == "delta":
         assert place.read_bytes() == delta.read_bytes()
     else:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.arrays import check_finite, is_float, upcast
+from eigenlens.circuit.adapters import merge_adapters
 from eigenlens.circuit.circuit import Norm, OVCircuit
 from eigenlens.circuit.layouts import Geometry, read_output
 from eigenlens.circuit.plans import LayerPlan, NormPlan, Skipped, StackPlan
@@ -216,8 +217,9 @@ def open_checkpoint(
     if isinstance(source, Source):
         return _open(source, architecture)
     if hasattr(source, "state_dict") and hasattr(source, "config"):
+        model = merge_adapters(source)
         label = f"{type(source).__name__} (live)"
-        return _open_arrays(source.state_dict(), source.config, label, architecture)
+        return _open_arrays(model.state_dict(), model.config, label, architecture)
     if isinstance(source, Sequence) and source:
         if all(isinstance(item, OVCircuit) for item in source):
             return Checkpoint("arrays", {}, arrays=tuple(source))

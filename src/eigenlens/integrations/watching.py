@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from eigenlens.circuit.adapters import merge_adapters
 from eigenlens.errors import EigenlensError, NumericsError, OptionError
 from eigenlens.integrations.alarms import Alarm, Detector, Limits
 from eigenlens.integrations.probes import probe_ids, random_probe
@@ -25,7 +26,7 @@ from eigenlens.integrations.reading import Reading, read_spectra, read_tokens
 from eigenlens.integrations.untouched import bare, is_first_process, untouched
 from eigenlens.live.batches import Batch, make_batches, random_pixels
 from eigenlens.live.identity import check_circuits
-from eigenlens.live.load import line, merge_adapters, need_transformers
+from eigenlens.live.load import line, need_transformers
 from eigenlens.live.session import Session, session_of
 from eigenlens.spectra.options import SpectrumOptions
 

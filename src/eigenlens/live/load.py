@@ -127,15 +127,6 @@ def split_adapter(
     return base, source
 
 
-def merge_adapters(model: Any) -> Any:
-    """A PEFT model with its adapters merged, as a plain model; the one given stays as it is."""
-    if not callable(getattr(model, "merge_and_unload", None)):
-        return model
-    from copy import deepcopy
-
-    return deepcopy(model).merge_and_unload().eval()
-
-
 def missing_weights(model: Any, report: Mapping[str, Any]) -> list[str]:
     """Names of the body's weights that a load report says were not in the files.
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from eigenlens.circuit.adapters import merge_adapters
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import ArchitectureError, OptionError, SourceError
 from eigenlens.inert import inert
-from eigenlens.live.load import line, load_model, merge_adapters, need_transformers, split_adapter
+from eigenlens.live.load import line, load_model, need_transformers, split_adapter
 from eigenlens.live.places import Key, Place, find_places
 from eigenlens.live.precision import keep_double
 from eigenlens.live.tokenizer import Split, Tokenizer, folder_of, load_tokenizer

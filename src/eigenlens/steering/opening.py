@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eigenlens.blas import SMALL, threads_for
+from eigenlens.circuit.adapters import merge_adapters
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.errors import ArchitectureError, OptionError, SourceError
 from eigenlens.inert import inert
-from eigenlens.live.load import load_model, merge_adapters
+from eigenlens.live.load import load_model
 from eigenlens.live.places import Place
 from eigenlens.live.session import Session, open_session, session_of
 from eigenlens.live.tokenizer import load_tokenizer

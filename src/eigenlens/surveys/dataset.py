@@ -216,7 +216,7 @@ class Dataset:
     def record(self) -> dict[str, Any]:
         """What the last runs wrote down; empty where nothing is, or nothing that reads.
 
-        Keys are ``what``, ``options`` and ``members`` (by name: None, or why it failed).
+        Keys are ``options`` and ``members`` (by name: None, or why it failed).
         """
         try:
             found = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
