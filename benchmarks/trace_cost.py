@@ -3,10 +3,10 @@
 Both sides run in one process on the same batches in the same dtype and attention, in turn
 (A B A B ...), after one uncounted run each. The plain side is the body's forward pass with
 `output_hidden_states=True`. The other one captures the states of every attention call, checks on
-every batch that they add up and on the first one that every F is the model's, and takes all
-measures: alignments with and without sinks, both sets of collapse measures, intervals and p-values
-at the end. Not in it are loading and the spectra that give the targets, done once whatever the
-number of prompts; the seconds of those and of the check of F stand beside.
+every batch that they add up, and takes all measures: alignments with and without sinks, both sets
+of collapse measures, intervals and p-values at the end. Not in it is what is done once a session
+whatever the number of prompts: loading, the spectra that give the targets, and the check that every
+F is the model's; the seconds of the last two stand beside.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def report(scratch: Path, runs: int) -> None:
         says.append(goal(f"{name}: <= {MOST:g}x a forward pass", f"{ratio:.2f}", ratio <= MOST))
     print("Tracing the default prompts without nulls against the same forward passes with hidden")
     print(f"states: ratios of the best of at least {runs} runs each, the CPU time beside; what is")
-    print("done once a model is in seconds: spectra, and the check of F (part of the ratio)\n")
+    print("done once a session is not in the ratio but in seconds: spectra, and the check of F\n")
     print(table(rows), end="\n\n")
     print(*says, sep="\n")
 

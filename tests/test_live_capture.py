@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.errors import ArchitectureError, NumericsError, OptionError
@@ -386,3 +389,28 @@ def test_mixing_with_given_weights_is_the_attention_output(tiny: Any) -> None:
         y = mix(session, circuit, call.weights, call.values) + session.constants(call.place).bias
         error = (scaled(y, 1.0) - call.attention).numpy()[found.batch.mask]
         assert np.abs(error).max() <= TOLERANCE
+
+
+def test_f_is_checked_again_only_when_weights_change(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = copy.deepcopy(tiny("llama"))
+    model.save_pretrained(tmp_path)
+    session = session_of(model, tmp_path)
+    batches = list(make_batches(session, [[1, 2, 3], [4, 5, 6]]))
+    asked: list[int] = []
+    real = capture_module.check_circuits
+
+    def counted(*args: Any) -> Any:
+        asked.append(1)
+        return real(*args)
+
+    monkeypatch.setattr(capture_module, "check_circuits", counted)
+    for _ in range(2):
+        assert len(list(capture(session, batches))) == 1
+    assert len(asked) == 1
+    with torch.no_grad():
+        session.places[0].output.weight.mul_(2.0)
+    with pytest.raises(NumericsError, match="does not apply the F"):
+        list(capture(session, batches))
+    assert len(asked) == 2

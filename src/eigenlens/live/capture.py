@@ -52,8 +52,9 @@ def capture(
     weights
         Also return the attention weights (eager attention only).
     check
-        Check, on the first batch, that every circuit's F is the one that the model applies; on all
-        batches, that states add up where the model itself adds them.
+        Check, on the first batch, that every circuit's F is the one that the model applies (again
+        only when the weights of the session's model have changed); on all batches, that states
+        add up where the model itself adds them.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def capture(
         session.need_eager()
     learned = _Learned(None, None if check else {})
     for number, batch in enumerate(batches):
-        if check and number == 0:
+        if check and number == 0 and session.first_time():
             check_circuits(session, batch)
         found, learned = _run(session, batch, learned, weights)
         yield found

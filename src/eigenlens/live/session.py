@@ -114,6 +114,21 @@ class Session:
             self.remember(place, self.circuit(place))
         return self._constants[place.key]
 
+    @cached_property
+    def _checked(self) -> set[tuple[Any, ...]]:
+        return set()
+
+    def first_time(self) -> bool:
+        """Whether the projections' weights are others than at every earlier call.
+
+        By the memory and the write counter of each tensor, which every change in place raises.
+        """
+        tensors = [t for place in self.places for m in (place.value, place.output) for t in _own(m)]
+        state = tuple((t.data_ptr(), t._version) for t in tensors)
+        new = state not in self._checked
+        self._checked.add(state)
+        return new
+
     def remember(self, place: Place, circuit: OVCircuit) -> None:
         """Keep the constants of a circuit that was just read."""
         like = next(place.output.parameters())
@@ -231,6 +246,10 @@ class Session:
                 f"{self.label}: attention runs as {found}, which returns no weights: call "
                 "model.set_attn_implementation('eager') first, or pass the path of the model"
             )
+
+
+def _own(module: Any) -> list[Any]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def open_session(
