@@ -6,7 +6,9 @@ Both sides run in one process on the same batches in the same dtype and attentio
 every batch that they add up, and takes all measures: alignments with and without sinks, both sets
 of collapse measures, intervals and p-values at the end. Not in it is what is done once a session
 whatever the number of prompts: loading, the spectra that give the targets, and the check that every
-F is the model's; the seconds of the last two stand beside.
+F is the model's; the seconds of the last two stand beside. `eigvalsh` is what LAPACK takes for the
+singular values of as many states of the same shape, one after the other on one thread: exact
+effective, stable and participation ranks need them.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 
 def inside(name: str, pairs: int) -> dict[str, Any]:
     """Times of one model, in a process of its own."""
+    import numpy as np
+
     from eigenlens.live.capture import capture
     from eigenlens.live.identity import check_circuits
     from eigenlens.live.session import open_session
@@ -68,8 +72,20 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
             del found  # as `trace` does, or it would stay while the next batch runs
         finish(Gathered(gatherer, None, None), options)
 
+    def eigenvalues() -> None:
+        """The one LAPACK call a state that exact singular values of all tokens take."""
+        for grams in made:
+            np.linalg.eigvalsh(grams)
+
+    d = session.checkpoint.plans[0].geometry.d_model
+    made = []
+    for batch in batches:
+        b, n = batch.mask.shape
+        steps = sum(circuit.steps for circuit in session.checkpoint.circuits())
+        X = np.random.default_rng(0).standard_normal((2 * steps + 1, b, min(n, d), d))
+        made.append(X @ X.swapaxes(2, 3))
     once = {"spectra": timed(analyse), "check": timed(lambda: check_circuits(session, batches[0]))}
-    sides = {"plain": plain, "capture": captured, "trace": traced}
+    sides = {"plain": plain, "capture": captured, "eigvalsh": eigenvalues, "trace": traced}
     for side in sides.values():
         side()
     found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
@@ -83,7 +99,8 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
 def report(scratch: Path, runs: int) -> None:
     """Print the ratios and whether the goal is met."""
     rows = [
-        ["sample", "plain s", "capture", "trace", "trace (CPU)", "pairwise", "spectra s", "F s"]
+        ["sample", "plain s", "capture", "eigvalsh", "trace", "trace (CPU)", "pairwise"]
+        + ["spectra s", "F s"]
     ]
     says = []
     for name in MODELS:
@@ -95,10 +112,13 @@ def report(scratch: Path, runs: int) -> None:
         both = zip(found["sides"]["trace"], found["sides"]["plain"], strict=True)
         each = [a[0] / b[0] for a, b in both]
         ratio, used = wall["trace"] / wall["plain"], cpu["trace"] / cpu["plain"]
-        row = [name, f"{wall['plain']:.3f}", f"{wall['capture'] / wall['plain']:.2f}"]
+        row = [name, f"{wall['plain']:.3f}"]
+        row += [f"{wall[side] / wall['plain']:.2f}" for side in ("capture", "eigvalsh")]
         row += [f"{ratio:.2f}", f"{used:.2f}", f"{min(each):.2f}-{max(each):.2f}"]
         rows.append([*row, *(f"{found['once'][part][0]:.2f}" for part in ("spectra", "check"))])
-        says.append(goal(f"{name}: <= {MOST:g}x a forward pass", f"{ratio:.2f}", ratio <= MOST))
+        least = (wall["capture"] + wall["eigvalsh"]) / wall["plain"]
+        told = f"{ratio:.2f} (capture and eigvalsh alone {least:.2f})"
+        says.append(goal(f"{name}: <= {MOST:g}x a forward pass", told, ratio <= MOST))
     print("Tracing the default prompts without nulls against the same forward passes with hidden")
     print(f"states: ratios of the best of at least {runs} runs each, the CPU time beside; what is")
     print("done once a session is not in the ratio but in seconds: spectra, and the check of F\n")
