@@ -98,10 +98,8 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
 
 def report(scratch: Path, runs: int) -> None:
     """Print the ratios and whether the goal is met."""
-    rows = [
-        ["sample", "plain s", "capture", "eigvalsh", "trace", "trace (CPU)", "pairwise"]
-        + ["spectra s", "F s"]
-    ]
+    head = ["sample", "plain s", "capture", "eigvalsh", "trace", "trace (CPU)", "pairwise"]
+    rows = [[*head, "spectra s", "F s"]]
     says = []
     for name in MODELS:
         found, _ = run_json(scratch, Path(__file__), name, str(runs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 import eigenlens
 from eigenlens.claims.evidence import Evidence, Settings
+from eigenlens.claims.run import _judge
 from eigenlens.claims.suites import SUITES, Subject
-from eigenlens.claims.table import CLAIMS
+from eigenlens.claims.table import CLAIMS, share
 from eigenlens.claims.verdicts import VERDICTS, most_layers, most_starts, side
 from eigenlens.cli.app import app
-from eigenlens.errors import OptionError
+from eigenlens.errors import OptionError, UnreachableError
 from eigenlens.report.claims_tables import STYLES
 
 BY_NAME = {claim.name: claim for claim in CLAIMS}
@@ -26,6 +27,7 @@ BY_NAME = {claim.name: claim for claim in CLAIMS}
 def layer(**changes: Any) -> SimpleNamespace:
     """A traced layer that tilts tokens beyond every null."""
     base: dict[str, Any] = {
+        "kind": "self",
         "gamma": 0.2,
         "gain": 0.05,
         "rho": 0.9,
@@ -185,3 +187,45 @@ def test_wrong_input_is_told() -> None:
     with pytest.raises(OptionError, match="at least 1, 2 and 0"):
         Settings(starts=0)
     assert Evidence(Subject("x"), Settings(), print).subject.ends is None
+
+
+def test_claims_on_layers_pass_over_cross_attention_and_single_layers() -> None:
+    away = [layer(**AWAY, kind="cross")] * 3
+    assert verdict("gain", traced([layer(), layer(), *away])) == "holds"
+    one = SimpleNamespace(shared=False, layers=(layer(),))
+    two = SimpleNamespace(shared=False, layers=(layer(), layer()))
+    assert not BY_NAME["gain"].about(cast(Any, one))
+    assert BY_NAME["gain"].about(cast(Any, two))
+
+
+def test_steering_fails_only_where_no_strength_reaches_it() -> None:
+    class Hard:
+        def __init__(self, error: Exception) -> None:
+            self.error = error
+
+        @property
+        def steering(self) -> Any:
+            raise self.error
+
+    found = BY_NAME["steering"].judge(cast(Any, Hard(UnreachableError("none; use --x"))))
+    assert (found.verdict, found.measured) == ("fails", "none")
+    refused = _judge(BY_NAME["steering"], cast(Any, Hard(OptionError("a norm behind it"))))
+    assert (refused.verdict, refused.measured) == ("not run", "a norm behind it")
+    broken = _judge(BY_NAME["steering"], cast(Any, Hard(RuntimeError("a\nb"))))
+    assert (broken.verdict, "RuntimeError: a b" in broken.measured) == ("not run", True)
+    seeing = SimpleNamespace(session=SimpleNamespace(vision=True), layers=(layer(),))
+    assert not BY_NAME["steering"].about(cast(Any, seeing))
+
+
+def test_a_share_is_only_0_or_100_where_it_is() -> None:
+    assert [share(x) for x in (0.0, 0.0004, 0.5, 0.9996, 1.0)] == [
+        *("0%", "0.04%", "50%", "99.96%", "100%")
+    ]
+
+
+def test_nothing_measured_is_exit_1_one_row_a_model(tmp_path: Path) -> None:
+    words = ["reproduce", "--model", str(tmp_path / "none"), "--claim", "power-step"]
+    done = CliRunner().invoke(app, [*words, "--claim", "steering", "--format", "json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["counts"]["not run"] == 1
+    assert "nothing was measured" in done.stderr

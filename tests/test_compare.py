@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import shutil
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 
 import eigenlens
 from eigenlens import OVCircuit, open_checkpoint
@@ -24,8 +26,10 @@ from eigenlens.circuit import checkpoint as checkpoints
 from eigenlens.comparing import difference as differences
 from eigenlens.comparing.difference import difference
 from eigenlens.comparing.matching import Points, match
-from eigenlens.errors import ArchitectureError, OptionError
+from eigenlens.errors import ArchitectureError, NumericsError, OptionError
+from eigenlens.report.compare_tables import compare_sentences
 from eigenlens.report.serialise import to_json
+from eigenlens.samples import sample_path
 from eigenlens.spectra.maps import LowRank
 from matrices import prescribed
 
@@ -474,3 +478,46 @@ def test_the_frame_has_a_row_a_layer(tmp_path: Path) -> None:
     assert [x.name for x in result.ranking] == [
         f"encoder.{i}" for i in table.sort_values("relative_change", ascending=False)["layer"]
     ]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("size", [1e-20, 1e-10, 1e-4, 1e4, 1e17])
+def test_multiples_of_any_size_have_cosine_one(dtype: Any, size: float) -> None:
+    x = factors(12, 4, 3)
+    a = LowRank(x.left.astype(dtype), x.right.astype(dtype))
+    b = LowRank((size * x.left).astype(dtype), (size * x.right).astype(dtype))
+    found, sizes = difference(a, b), [float(np.linalg.norm(x.dense())) * s for s in (1, size**2)]
+    assert found.cosine == pytest.approx(1, abs=1e-5)
+    assert [found.norm_a, found.norm_b] == pytest.approx(sizes, rel=1e-5)
+    assert difference(b, a).cosine == pytest.approx(1, abs=1e-5)
+
+
+def test_a_layer_that_was_zero_is_not_called_unrelated() -> None:
+    zero = (np.zeros((4, 4)), np.zeros((4, 4)))
+    text = " ".join(compare_sentences(eigenlens.compare(zero, (np.eye(4), np.eye(4)))))
+    assert "where it was 0" in text
+    assert "in common" not in text
+
+
+def test_rounding_is_no_change() -> None:
+    """What differs by rounding counts as 0, and ranks behind what moved however small F is."""
+    rng = np.random.default_rng(4)
+    V, O_ = rng.normal(size=(6, 6)), rng.normal(size=(6, 6))
+    same = eigenlens.compare((V, O_), (3 * V, O_ / 3))
+    assert same.layers[0].difference.norm > 0
+    assert same.largest == 0
+    moved = eigenlens.compare((V, O_), (1.01 * V, O_)).layers[0]
+    both = replace(same, layers=(replace(same.layers[0], stack="tiny"), moved))
+    assert both.ranking[0] is moved
+    assert both.largest == pytest.approx(0.01, rel=1e-9)
+
+
+def test_an_error_names_the_model(tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(sample_path("bert-tiny"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    name = next(n for n in tensors if n.endswith("layer.1.attention.self.value.weight"))
+    tensors[name] = np.full_like(tensors[name], np.nan)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(NumericsError, match=rf"damaged: tensor '{name}'"):
+        eigenlens.compare("sample:bert-tiny", str(folder), layers=[1])

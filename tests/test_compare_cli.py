@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import eigenlens
 from eigenlens.cli.app import app
+from eigenlens.report.compare_page import compare_page
 from eigenlens.report.compare_tables import compare_sentences, compare_view
 from test_compare import circuit, narrowed
 
@@ -176,7 +177,7 @@ def test_the_page_holds_the_data_and_no_address(rounded: Path, tmp_path: Path) -
     body = page.split("<body", 1)[1].split("<script", 1)[0]
     for name in ("changes", "moves"):
         assert f'data-plot="{name}"' in body
-    assert f"up to {result.largest:.3g}" in body
+    assert f"Up to {100 * result.largest:.3g} % of |F|" in body
     assert not re.search(r'(?:src|href)="(?!#|data:)', body)
     assert str(rounded.parent) not in page
     assert rounded.name in page
@@ -198,3 +199,24 @@ def test_the_page_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     result = run("sample:none", BERT, "--html", "a.html", code=1)
     assert "pip install 'eigenlens[report]'" in result.stderr
+
+
+def test_the_page_has_no_empty_figure(tmp_path: Path) -> None:
+    """Equal models have nothing to draw; what grew from zero has no bar."""
+    zero, one = (np.zeros((4, 4)), np.eye(4)), (np.eye(4), np.eye(4))
+    same = compare_page(eigenlens.compare(one, one)).decode("utf-8").split("<script", 1)[0]
+    assert "data-plot=" not in same
+    grown = compare_page(eigenlens.compare(zero, one)).decode("utf-8").split("<script", 1)[0]
+    assert re.findall('data-plot="(.*?)"', grown) == ["moves"]
+    assert "From zero" in grown
+
+
+def test_a_local_model_shows_no_folder(
+    rounded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path without a dot or slash in front is a path all the same."""
+    monkeypatch.chdir(rounded.parent.parent)
+    run(BERT, f"{rounded.parent.name}/{rounded.name}", "--html", tmp_path / "p.html", "-k", "2")
+    page = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert rounded.name in page
+    assert f"{rounded.parent.name}/" not in page

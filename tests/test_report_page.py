@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import eigenlens.report.page.gather as gathering
@@ -32,7 +34,9 @@ from eigenlens.report.panels.figure import REGIME_COLOURS, Columns
 from eigenlens.report.panels.simulations import trajectory
 from eigenlens.report.panels.sphere import States, axes_of, sphere
 from eigenlens.report.panels.table import FIGURES
+from eigenlens.report.plots.parts import layer_ticks
 from eigenlens.report.plots.table import PLOTS, plotly_figure
+from eigenlens.samples import sample_path
 from eigenlens.spectra.analyse import spectrum
 from eigenlens.spectra.principal import REGIMES
 from hostile import FOLDER, PROMPTS, SCRIPT, hostile_model
@@ -626,3 +630,51 @@ def test_failures_are_one_line(
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_whose_heads_are_zero_has_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "zero"
+    shutil.copytree(sample_path("bert-tiny"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in tensors:
+        if name.endswith("self.value.weight"):
+            tensors[name] = np.zeros_like(tensors[name])
+    save_file(tensors, folder / "model.safetensors")
+    made = make_report(str(folder), sections=["spectrum", "heads"])
+    assert made.missing == {"heads": "Every head of these layers is 0 or is not square."}
+
+
+def test_steps_that_cannot_be_are_refused(offline: Report) -> None:
+    with pytest.raises(OptionError, match="steps is 0"):
+        make_report("sample:gpt2-tiny", sections=["simulate"], steps=0)
+    made = make_report(None, sections=["spectrum"], spectrum=offline.material.spectrum, steps=0)
+    assert made.missing == {}  # where nothing is simulated they say nothing
+
+
+def test_without_a_spectrum_nothing_is_claimed_of_a_pull(offline: Report) -> None:
+    found = offline.material.spectrum
+    assert found is not None
+    made = make_report(None, sections=["heads"], spectrum=replace(found, layers=()))
+    strength = next(a for a in made.answers if a.question == "How strong is the pull?")
+    assert strength.verdict == "Not known"
+    assert made.missing == {"heads": "No layer has an F with a spectrum."}
+
+
+def test_the_colour_bar_names_layers() -> None:
+    """Never a half, nor a place where a layer of a stack is meant."""
+    data = {"position": [0, 0, 1, 2], "label": ["encoder 0", "encoder 0", "<b> 0", "decoder 1"]}
+    ticks = layer_ticks(data)
+    assert ticks["tickvals"] == [0, 1, 2]
+    assert ticks["ticktext"] == ["encoder 0", "&lt;b&gt; 0", "decoder 1"]
+    many = layer_ticks({"position": list(range(64)), "label": list(map(str, range(64)))})
+    assert len(many["tickvals"]) <= 7
+
+
+def test_the_circle_is_round_beside_a_far_leader(offline: Report) -> None:
+    found = offline.material.spectrum
+    assert found is not None
+    layout = PLOTS["eigenvalues"](FIGURES["eigenvalues"].data(found))["layout"]
+    assert layout["yaxis"]["scaleanchor"] == "x"
+    across, up = layout["xaxis"]["range"], layout["yaxis"]["range"]
+    assert max(x.eigenvalues[0].real for x in found.layers) > 3
+    assert (up[1] - up[0]) / (across[1] - across[0]) == pytest.approx(0.6)

@@ -214,7 +214,16 @@ def test_a_folder_that_is_there_is_kept(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is a file"):
         write_checkpoint(checkpoint, edit, there / "thesis.txt", force=True)
     assert hashes(there).keys() == {"thesis.txt"}
-    (there / "config.json").write_text("{}")
+    for other in ("{}", '{"port": 80}', "["):  # many folders hold a config.json
+        (there / "config.json").write_text(other)
+        with pytest.raises(OptionError, match=r"holds none of eigenlens\.json"):
+            write_checkpoint(checkpoint, edit, there, force=True)
+    (there / "config.json").write_text('{"model_type": "llama"}')
+    (there / ".git").mkdir()
+    with pytest.raises(OptionError, match=r"holds \.git"):
+        write_checkpoint(checkpoint, edit, there, force=True)
+    assert hashes(there).keys() == {"thesis.txt", "config.json"}
+    (there / ".git").rmdir()
     write_checkpoint(checkpoint, edit, there, force=True)
     assert different(llama, there) == {"model.safetensors", *OWN}
     assert [p.name for p in tmp_path.iterdir()] == ["there"]
@@ -225,7 +234,7 @@ def test_neither_in_nor_around_the_model(llama: Path, tmp_path: Path) -> None:
     edit = random_edit(opened(source))
     with pytest.raises(OptionError, match="lies inside the model's folder"):
         write_checkpoint(opened(source), edit, source / "steered")
-    (tmp_path / "a/config.json").write_text("{}")
+    (tmp_path / "a/config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(OptionError, match="or holds it"):
         write_checkpoint(opened(source), edit, tmp_path / "a", force=True)
     assert hashes(source) == hashes(llama)
@@ -383,7 +392,7 @@ def test_a_running_write_is_not_cleaned_away(llama: Path, tmp_path: Path) -> Non
         command[-1] += "from eigenlens.steering.folders import clean; clean(Path(sys.argv[1]))"
         subprocess.run([*command, str(tmp_path / "steered")], check=True)
         assert building.is_dir()
-        (building / "config.json").write_text("{}")
+        (building / "config.json").write_text('{"model_type": "llama"}')
     write_checkpoint(opened(llama), edit, tmp_path / "steered", force=True)
     assert [p.name for p in tmp_path.iterdir()] == ["steered"]
 
@@ -511,3 +520,26 @@ def test_layers_that_no_config_unties_are_refused(tmp_path: Path) -> None:
     other = replace(checkpoint, config={**checkpoint.config, "model_type": "zamba"})
     with pytest.raises(OptionError, match=r"cannot give the last call weights of its own"):
         write_checkpoint(other, replace(edit, model_type="zamba"), tmp_path / "steered")
+
+
+def test_the_history_of_the_models_folder_is_kept(llama: Path, tmp_path: Path) -> None:
+    """It is not copied, so that an edit in place would remove it."""
+    source = shutil.copytree(llama, tmp_path / "source")
+    (source / ".git").mkdir()
+    (source / ".git/HEAD").write_text("ref: refs/heads/main")
+    there = hashes(source)
+    with pytest.raises(OptionError, match=r"holds \.git"):
+        write_checkpoint(opened(source), random_edit(opened(source)), source, force=True)
+    assert hashes(source) == there
+    written = write_checkpoint(opened(source), random_edit(opened(source)), tmp_path / "steered")
+    assert written.left_out == (".git",)
+
+
+@pytest.mark.parametrize("strength", [1e-300, 1e-160, -1e-200])
+def test_an_edit_whose_squares_underflow_vanishes(
+    llama: Path, tmp_path: Path, strength: float
+) -> None:
+    edit = random_edit(opened(llama), strength=strength)
+    with pytest.raises(NumericsError, match="vanishes"):
+        write_checkpoint(opened(llama), edit, tmp_path / "steered")
+    assert not list(tmp_path.iterdir())

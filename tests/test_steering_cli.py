@@ -187,6 +187,9 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, short: tuple[str, ...]) -> 
     assert "no such file" in refused(GPT2, *RETURN, "--calibrate", tmp_path / "none.txt")
     assert "has not seen" in refused(GPT2, *RETURN, "--calibrate", short[1], *short)
     assert "belong to --write" in refused(GPT2, *RETURN, "--as", "lora")
+    assert "--link is for --as checkpoint" in refused(
+        GPT2, *RETURN, "--write", tmp_path / "x", "--as", "lora", "--link"
+    )
     assert "with --weights-only give a number" in refused(GPT2, *RETURN, "--weights-only")
     assert "cannot tell the format" in refused(GPT2, *RETURN, "--out", tmp_path / "x.txt")
     assert invoke(GPT2, *RETURN, "--strength", "much", code=2).stdout == ""

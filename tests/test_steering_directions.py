@@ -234,3 +234,62 @@ def test_of_a_plane_one_direction_is_taken_and_told() -> None:
     assert "complex pair" in found.warnings[0]
     with pytest.raises(OptionError, match="kernel leads"):
         of_layer(open_checkpoint((np.diag([1.0, 0, 0]), -np.eye(3))), "decoder", 0, 3)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
+def test_a_token_that_is_no_unicode(text: str) -> None:
+    """What a shell hands over that is no UTF-8."""
+    with pytest.raises(OptionError, match="no Unicode text"):
+        token_ids([text], lambda text: [len(text)], NAMES, 40)
+
+
+def test_a_long_text_is_cut_in_messages() -> None:
+    with pytest.raises(OptionError) as found:
+        token_ids(["x" * 10_000], lambda text: range(10_000), NAMES, 40)
+    assert len(str(found.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        np.zeros(D, dtype="V8"),
+        np.zeros(D, dtype=[("a", "f4"), ("b", "f4")]),
+        [[1.0, 2.0], [3.0]],
+        np.ones(D, dtype=complex),
+        np.ones(D, dtype=bool),
+    ],
+    ids=["bytes", "records", "ragged", "complex", "bool"],
+)
+def test_what_is_no_vector_of_numbers(vector: Any) -> None:
+    with pytest.raises(OptionError, match="real vector"):
+        unit(vector, D, "it")
+
+
+def test_a_vector_in_bfloat16_is_one() -> None:
+    import ml_dtypes
+
+    found = unit(np.ones(D, dtype=ml_dtypes.bfloat16), D, "it")
+    np.testing.assert_allclose(found, np.full(D, D**-0.5))
+
+
+def test_a_header_that_lies_costs_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, draw(0))
+    np.testing.assert_allclose(of_file(path, D, 0).vector, unit(draw(0), D, "it"))
+    plain = path.read_bytes()
+    path.write_bytes(plain.replace(b"(16,), }" + b" " * 12, b"(99999999999999,), }"))
+    assert path.stat().st_size == len(plain)
+    with pytest.raises(FormatError, match=r"is no \.npy file of plain numbers"):
+        of_file(path, D, 0)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "albert", "llama"])
+def test_a_direction_that_a_layer_norm_removes(name: str, tiny: Any) -> None:
+    """Behind a norm that centres, nothing of it is left but rounding; another norm keeps it."""
+    texts = {"calibrate": [[5, 9, 31, 7]], "evaluate": [[8, 3, 12, 20]], "strength": 1.0}
+    if name == "llama":
+        found = eigenlens.steer(tiny(name), direction=np.ones(D), **texts)
+        assert found.after is not None
+        return
+    with pytest.raises(OptionError, match="removes the direction"):
+        eigenlens.steer(tiny(name), direction=np.ones(D), **texts)

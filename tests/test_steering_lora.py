@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from eigenlens.circuit.checkpoint import open_checkpoint
-from eigenlens.errors import OptionError
+from eigenlens.errors import NumericsError, OptionError
 from eigenlens.live.load import load_model
 from eigenlens.steering.checkpoint import write_checkpoint
 from eigenlens.steering.delta import read_delta, write_delta
@@ -137,6 +137,31 @@ def test_what_no_adapter_can_do(saved: Saved, tmp_path: Path) -> None:
     (tmp_path / "other/config.json").write_text("{}")
     with pytest.raises(OptionError, match=r"holds none of adapter_config\.json"):
         write_lora(checkpoint, everywhere, tmp_path / "other", force=True)
+
+
+def test_the_model_is_not_replaced_by_its_adapter(saved: Saved, tmp_path: Path) -> None:
+    """A model's folder may hold an adapter's config, which --force asks for."""
+    model = shutil.copytree(saved("llama"), tmp_path / "a/model")
+    (model / "adapter_model.safetensors").write_bytes(b"")
+    checkpoint = opened(model)
+    for folder in (model, tmp_path / "a"):
+        (folder / "adapter_config.json").write_text("{}")
+    there = hashes(tmp_path)
+    with pytest.raises(OptionError, match="is the model's own folder"):
+        write_lora(checkpoint, random_edit(checkpoint), model, force=True)
+    with pytest.raises(OptionError, match="or holds it"):
+        write_lora(checkpoint, random_edit(checkpoint), tmp_path / "a", force=True)
+    assert hashes(tmp_path) == there
+
+
+@pytest.mark.parametrize("strength", [1e-300, 1e-90, 1e90, -1e300])
+def test_an_edit_that_float32_cannot_hold_is_no_adapter(
+    saved: Saved, tmp_path: Path, strength: float
+) -> None:
+    checkpoint = opened(saved("llama"))
+    with pytest.raises(NumericsError, match="cannot hold its size"):
+        write_lora(checkpoint, random_edit(checkpoint, strength=strength), tmp_path / "lora")
+    assert not (tmp_path / "lora").exists()
 
 
 @pytest.mark.parametrize("kind", ["NonDynamicallyQuantizableLinear", "Bilinear"])

@@ -10,8 +10,8 @@ import pytest
 
 import eigenlens
 from eigenlens.errors import NumericsError, OptionError
-from eigenlens.steering.evaluate import Measure
-from eigenlens.steering.options import SteerOptions
+from eigenlens.steering.evaluate import Measure, _not_negative
+from eigenlens.steering.options import SteerOptions, token_list, two_texts
 from eigenlens.steering.strength import (
     CLOSE,
     curve,
@@ -141,6 +141,8 @@ def test_a_smaller_strength_does_not_reach_it(tiny: Any) -> None:
 
 
 def test_where_a_target_cosine_cannot_be_had(tiny: Any) -> None:
+    with pytest.raises(OptionError, match="without any edit"):
+        eigenlens.steer(tiny("gpt2"), 9, target_cosine=1e-9, **TEXTS)
     with pytest.raises(OptionError, match="norm on the attention output"):
         eigenlens.steer(tiny("gemma2"), 7, target_cosine=0.5, **TEXTS)
     with pytest.raises(OptionError, match="steps-edited last"):
@@ -206,8 +208,53 @@ def test_a_negative_strength_suppresses(tiny: Any) -> None:
         ({"weights_only": True, "strength": 3.0, "probe": "calibrated"}, "fitted to text"),
         ({"batch_size": 0}, "at least 1"),
         ({"seed": -1}, "not negative"),
+        ({"strength": 1e-308}, "its size lies between"),
+        ({"strength": -1e308}, "its size lies between"),
+        ({"strength": 10**400}, "number that is not 0"),
+        ({"strength": True}, "auto, or a number"),
+        ({"max_kl": 1e-9}, "rounding noise"),
+        ({"max_kl": None}, "max_kl is None"),
+        ({"target_cosine": "x"}, "target_cosine is 'x'"),
+        ({"layer": None}, "layer is None: it is a whole number"),
+        ({"layer": 1.0}, "whole number"),
+        ({"layer": True}, "whole number"),
+        ({"batch_size": 1.5}, "whole number"),
+        ({"stack": 5}, "stack is 5"),
     ],
 )
 def test_options_are_checked_first(given: dict[str, Any], match: str) -> None:
     with pytest.raises(OptionError, match=match):
         SteerOptions(**{"token": ("a",), **given})
+
+
+def test_numbers_of_numpy_are_plain_numbers_in_the_record() -> None:
+    options = SteerOptions(
+        token=(5,), layer=np.int64(2), strength=np.float32(3), max_kl=np.float64(0.1)
+    )
+    kinds = {name: type(options.record()[name]) for name in ("layer", "strength", "max_kl")}
+    assert kinds == {"layer": int, "strength": float, "max_kl": float}
+
+
+@pytest.mark.parametrize("token", [True, 1.5, b" a", [None], [5, "a", 2.0]])
+def test_what_is_no_token(token: Any) -> None:
+    with pytest.raises(OptionError, match="it is a text or a token's number"):
+        token_list(token)
+    assert token_list(np.array([5, 6])) == (5, 6)
+
+
+@pytest.mark.parametrize("contrast", ["ab", ("a.txt",), (5, 6), ([1], [2]), ("a", "b", "c")])
+def test_what_is_no_contrast(contrast: Any) -> None:
+    with pytest.raises(OptionError, match="no pair of texts"):
+        two_texts(contrast)
+    assert two_texts(["a.txt", ["x"]]) == ("a.txt", ["x"])
+
+
+@pytest.mark.parametrize("given", [5, b"a.txt", [5, 6], [["a"]], ["a", 5], {"a": 1}])
+def test_what_is_no_text(given: Any, tiny: Any) -> None:
+    with pytest.raises(OptionError, match="is a file, a list of texts"):
+        eigenlens.steer(tiny("gpt2"), 7, strength=1.0, calibrate=IDS[:12], evaluate=given)
+
+
+def test_a_divergence_is_not_negative() -> None:
+    assert [_not_negative(x) for x in (None, -1e-9, 0.5, math.inf)] == [None, 0.0, 0.5, math.inf]
+    assert math.isnan(_not_negative(math.nan) or 0.0)

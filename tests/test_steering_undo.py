@@ -198,7 +198,7 @@ def test_a_file_with_a_second_name_is_not_changed_in_place(source: Path, tmp_pat
                 untied={"files": {"model.safetensors": "0"}, "tensors": {}}
             ),
             FormatError,
-            "get the file again|no tensor|damaged",
+            "keeps no '0/config.json'",
         ),
     ],
 )
@@ -222,3 +222,39 @@ def test_a_folder_without_edits(source: Path, tmp_path: Path) -> None:
         unsteer(source)
     with pytest.raises(SourceError, match="no such folder"):
         unsteer(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda edit: edit.pop("untied"), "does not say what was untied"),
+        (lambda edit: edit["untied"].update(files={}), "does not state every file"),
+        (lambda edit: edit["untied"]["files"].pop("model.safetensors"), "does not state every"),
+        (lambda edit: edit["untied"]["files"].update({"../x": "0"}), r"keeps no '0/\.\./x'"),
+        (lambda edit: edit["untied"].update(tensors={"a": ["b"]}), "does not say what"),
+        (lambda edit: edit["untied"]["files"].update({"config.json": "0"}), "config.json"),
+    ],
+)
+def test_an_untied_record_that_is_wrong(
+    tmp_path: Path, change: Callable[[Any], Any], words: str
+) -> None:
+    """Config without weights, or weights without config, would be no model."""
+    source = stored_model(tmp_path / "source", "albert")
+    edit = random_edit(opened(source), steps="last", layer=0)
+    write_checkpoint(opened(source), edit, tmp_path / "steered")
+    record = json.loads((tmp_path / "steered/eigenlens.json").read_bytes())
+    change(record["edits"][0])
+    (tmp_path / "steered/eigenlens.json").write_text(json.dumps(record))
+    there = hashes(tmp_path / "steered")
+    with pytest.raises(FormatError, match=words):
+        unsteer(tmp_path / "steered")
+    assert hashes(tmp_path / "steered") == there
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source", "steered"]
+
+
+@pytest.mark.parametrize("header", [b"[" * 100_000, b"[1]", b"{", b'{"a": 5}', b"\xff"])
+def test_a_kept_header_that_is_damaged(tmp_path: Path, header: bytes) -> None:
+    now = tmp_path / "model.safetensors"
+    with pytest.raises(FormatError, match="a header that it keeps is damaged"):
+        undo_module._make_again(tmp_path / "new", bytes(8) + header, now, {})
+    assert not (tmp_path / "new").exists()

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,10 @@ from eigenlens.cli.app import app
 from eigenlens.errors import OptionError, SourceError
 from eigenlens.surveys import running
 from eigenlens.surveys.clusters import Workers, connected
+from eigenlens.surveys.members import member
+from eigenlens.surveys.running import State
+from eigenlens.surveys.summary import summary as survey_summary
+from eigenlens.surveys.survey import _Record
 from hub_server import COMMIT, SECRET, llama, publish, servers
 from survey_models import deadly, write
 
@@ -470,3 +474,58 @@ def test_200_checkpoints_in_flat_memory(cluster: Workers, address: str, tmp_path
     assert len(table(tmp_path / "out")) == 600
     early, late = (np.array(seen[n]) for n in (60, 200))
     assert (late - early < 12_000_000).all(), (late - early) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [("nonsense", "missing port"), ("", "missing port"), ("http://127.0.0.1:1", "unknown address")],
+)
+def test_what_is_no_address_is_told_at_once(address: str, message: str, tmp_path: Path) -> None:
+    model = write(tmp_path / "m", 0)
+    words = ["-m", "eigenlens", "survey", str(model), "--scheduler", address]
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *words, "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert time.monotonic() - begun < 25  # a client that did not connect goes away after 30 s
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out/_survey.json").exists()
+
+
+def test_rows_of_other_options_are_told_until_they_are_made_anew(
+    address: str, tmp_path: Path
+) -> None:
+    models = [write(tmp_path / f"m{i}", i) for i in range(2)]
+    out = tmp_path / "out"
+    first = eigenlens.survey(models, out, scheduler=address)
+    assert not any("other options" in text for text in first.warnings)
+    mixed = eigenlens.survey(models[:1], out, scheduler=address, order="modulus")
+    assert any("other options" in text and "m1" in text for text in mixed.warnings)
+    assert any("other options" in text for text in survey_summary(out).warnings)
+    whole = eigenlens.survey(models, out, scheduler=address, order="modulus")
+    assert not any("other options" in text for text in whole.warnings)
+
+
+def test_a_long_record_is_written_seldom(tmp_path: Path) -> None:
+    class Slow:
+        writes = 0
+
+        def write_record(self, content: Any) -> None:
+            self.writes += 1
+            self.last = dict(content["members"])
+            time.sleep(0.01)
+
+    slow = Slow()
+    states = [State(member(f"/none/{i}"), reason="x") for i in range(1000)]
+    told = _Record(cast(Any, slow), {}, {}, set())
+    with told:
+        for state in states:
+            told.failed(state)
+    assert slow.writes < 10
+    assert len(slow.last) == 1000

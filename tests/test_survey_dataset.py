@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -156,7 +157,7 @@ def test_a_summary_names_what_is_wrong(tmp_path: Path) -> None:
         summary(tmp_path)
     Dataset(tmp_path).write("a", KEY, 0, 1, [row(source="a", regime="flip")])
     assert [m.model for m in summary(tmp_path).models] == ["a"]
-    (tmp_path / "model=a" / "x.parquet").write_bytes(b"PAR1 no")
+    (tmp_path / "model=a" / f"{OTHER}-0000-of-0001.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(FormatError, match="cannot be read"):
         summary(tmp_path)
 
@@ -188,3 +189,46 @@ def test_a_summary_counts_layers_once_and_knows_what_is_missing(tmp_path: Path) 
     assert a.beyond_random == pytest.approx(2 / 3)
     assert found.models[2].why == "it broke"
     assert [m.model for m in found.failed] == ["d"]
+
+
+def test_bits_that_flip_in_the_numbers_are_seen(tmp_path: Path) -> None:
+    data = Dataset(tmp_path)
+    rows = [row(source="m", gap=0.1 * i, regime="flip", layer=i) for i in range(40)]
+    data.write("m", KEY, 0, 1, rows)
+    (part,) = data.parts("m")
+    raw = bytearray(part.path.read_bytes())
+    meta = pq.read_metadata(part.path)
+    names = [meta.schema.column(i).path for i in range(meta.num_columns)]
+    column = meta.row_group(0).column(names.index("gap"))
+    raw[column.dictionary_page_offset + column.total_compressed_size // 2] ^= 0x10
+    part.path.write_bytes(raw)
+    with pytest.raises(FormatError, match=part.path.name):
+        list(data.batches(["source", "gap"]))
+    assert data.parts("m") == []
+
+
+def test_foreign_parquet_files_are_passed_over_with_a_warning(tmp_path: Path) -> None:
+    data = Dataset(tmp_path)
+    data.write("m", KEY, 0, 1, [row(source="m", regime="flip")])
+    pd.DataFrame({"x": [1]}).to_parquet(tmp_path / "model=m/foreign.parquet")
+    (tmp_path / "model=m/folder.parquet").mkdir()
+    found = summary(tmp_path)
+    assert [(m.model, m.layers, m.status) for m in found.models] == [("m", 1, "complete")]
+    assert any("foreign.parquet" in text or "folder.parquet" in text for text in found.warnings)
+    (tmp_path / "model=m/foreign.parquet").rename(
+        tmp_path / f"model=m/{OTHER}-0000-of-0001.parquet"
+    )
+    with pytest.raises(FormatError, match="not of a survey"):
+        summary(tmp_path)
+    assert [part.key for part in data.parts("m")] == [KEY]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"members": {"a": 5}}, {"options": 3}, {"members": []}, {"members": {"a": ["x"]}}]
+)
+def test_a_record_of_other_kinds_is_none(changed: dict[str, Any], tmp_path: Path) -> None:
+    whole = {"schema": dataset.RECORD_SCHEMA, "options": {}, "members": {"a": None}}
+    (tmp_path / RECORD).write_text(json.dumps(whole))
+    assert Dataset(tmp_path).record()["members"] == {"a": None}
+    (tmp_path / RECORD).write_text(json.dumps(whole | changed))
+    assert Dataset(tmp_path).record() == {}

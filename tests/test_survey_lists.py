@@ -206,3 +206,16 @@ def test_ranges_are_sorted_and_inside_their_ends(numbers: list[int], data: st.Da
         return
     found = ranged(f"a{low}z", f"a{high}z", refs(*(f"a{n}z" for n in numbers)))
     assert [int(name[1:-1]) for name in found] == sorted(n for n in numbers if low <= n <= high)
+
+
+def test_links_that_lead_round_give_each_checkpoint_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").write_text("{}")
+    (tmp_path / "runs/around").symlink_to(tmp_path / "runs")
+    found = read_members(f"{tmp_path}/runs/**")
+    assert [Path(m.name).relative_to(tmp_path).as_posix() for m in found.found] == [
+        "runs/a",
+        "runs/b",
+    ]
+    assert any("through a symbolic link" in text for text in found.warnings)

@@ -149,7 +149,7 @@ def test_the_page_is_closed_shows_all_figures_and_no_folder_of_this_machine() ->
 
 def test_a_page_without_a_spectrum_says_so() -> None:
     page = survey_page(made(FAILED)).decode()
-    assert "nothing to show" in page
+    assert "Nothing to show" in page
     assert "data-plot=" not in page[: page.index("<script>")]
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -538,3 +538,27 @@ def test_numbers_of_the_guard_are_put_back_in_turn() -> None:
         assert not model.training
     assert model.training
     assert np.random.rand() == expected  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("probe", "message"),
+    [
+        ([[1.7, 2]], "token ids"),
+        ({"input_ids": [[1, 2], [3]], "attention_mask": [[1, 1]]}, "attention_mask"),
+        ({"input_ids": [[1, 2]], "attention_mask": 1}, "attention_mask"),
+    ],
+)
+def test_probes_are_not_rounded_and_masks_have_their_shape(probe: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        probe_ids(probe)
+
+
+def test_wrong_steps_models_and_names_of_options_are_told() -> None:
+    with pytest.raises(OptionError, match="a int is no live model"):
+        eigenlens.integrations.watch(3)
+    watched = eigenlens.integrations.watch(small())
+    for step in ("x", None, 2.5):
+        with pytest.raises(OptionError, match="number of steps so far"):
+            watched.step(cast(Any, step))
+    with pytest.raises(OptionError, match="no option 'evry'"):
+        eigenlens.integrations.EigenlensCallback(evry=3)

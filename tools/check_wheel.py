@@ -1,7 +1,7 @@
 """Build the wheel, and try it without the repository in a clean venv for every extra.
 
-Each venv gets the wheel with one extra, under the constraints of this repository, and runs what that
-extra is for on a bundled model, from an empty folder. Exits 1 at the first thing that fails.
+Each venv gets the wheel with one extra, under the constraints of this repository, and runs what
+that extra is for on a bundled model, from an empty folder. Exits 1 at the first thing that fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRIES: dict[str, list[list[str]]] = {
         ["simulate", MODEL, "--steps", "8"],
         ["steer", MODEL, "--from-layer", "0", "--target-cosine", "0.5"],
     ],
-    "all": [["steer", MODEL, "--from-layer", "0", "--weights-only", "--write", "out"]],
+    "all": [["steer", MODEL, "--from-layer", "0", "--weights-only", "--strength", "5"]],
 }
 """Commands by extra; the empty name is the package alone."""
 

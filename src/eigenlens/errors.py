@@ -39,6 +39,10 @@ class OptionError(EigenlensError):
     """An option has a value that this model or command does not allow."""
 
 
+class UnreachableError(OptionError):
+    """No value of an option gives what was asked for, whatever it is set to."""
+
+
 class MissingDependencyError(EigenlensError):
     """An optional dependency is not installed; the message gives the pip command."""
 

@@ -336,7 +336,7 @@ STEERED = closed(
                     "untied": closed(
                         {"files": keyed(STR), "tensors": keyed(STR), "key": STR},
                         words={
-                            "files": "SHA-256 of each weight file as it was.",
+                            "files": "SHA-256 of each file that was changed for it, as it was.",
                             "tensors": "Where each tensor is now.",
                             "key": "The key of config.json that says how many layers are shared.",
                         },

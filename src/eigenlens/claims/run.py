@@ -12,7 +12,8 @@ from eigenlens.claims.result import Reproduction, Row
 from eigenlens.claims.suites import SUITES, Subject
 from eigenlens.claims.table import CLAIMS, Claim
 from eigenlens.claims.verdicts import Finding
-from eigenlens.errors import EigenlensError, MissingDependencyError, OptionError, nearest
+from eigenlens.errors import EigenlensError, OptionError, nearest
+from eigenlens.live.load import need_transformers
 
 Progress = Callable[[int, int, str], None]
 """Called with (models done, models in all, what is measured now)."""
@@ -52,6 +53,7 @@ def reproduce(
     MissingDependencyError
         torch and transformers are not installed.
     """
+    need_transformers()
     subjects = _subjects(suite)
     chosen = _chosen(claims)
     settings = Settings(starts, steps, seed)
@@ -65,11 +67,10 @@ def reproduce(
 
         evidence = Evidence(subject, settings, step)
         try:
+            _ = evidence.session, evidence.layers  # a model that cannot be had is one row
             about = [c for c in chosen if c.about(evidence)]
-        except MissingDependencyError:
-            raise
-        except (EigenlensError, MemoryError) as error:
-            why = str(error) or "not enough memory"
+        except Exception as error:
+            why = _why(error)
             warnings.append(f"{subject.source}: not run: {why}")
             rows += [_row(c, subject, Finding("not run", why)) for c in chosen[:1]]
             continue
@@ -95,8 +96,21 @@ def _judge(claim: Claim, evidence: Evidence) -> Finding:
     """The finding; what cannot be measured on this model is not run, with the reason."""
     try:
         return claim.judge(evidence)
-    except (EigenlensError, MemoryError) as error:
-        return Finding("not run", str(error) or "not enough memory")
+    except Exception as error:
+        return Finding("not run", _why(error))
+
+
+def _why(error: Exception) -> str:
+    """The reason in one line; one model's fault never costs the rows of the others."""
+    if isinstance(error, EigenlensError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    text = " ".join(str(error).split())[:200]
+    return (
+        f"an error that was not foreseen, {type(error).__name__}: {text}; this is a fault of "
+        "eigenlens: please report it"
+    )
 
 
 def _row(claim: Claim, subject: Subject, finding: Finding) -> Row:
@@ -113,7 +127,7 @@ def _subjects(suite: str | Sequence[str]) -> tuple[Subject, ...]:
         return SUITES[suite]
     if not suite:
         raise OptionError("no models are given")
-    return tuple(Subject(str(source)) for source in suite)
+    return tuple(Subject(name) for name in dict.fromkeys(str(source) for source in suite))
 
 
 def _chosen(names: Sequence[str] | None) -> list[Claim]:

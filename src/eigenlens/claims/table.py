@@ -10,9 +10,10 @@ from jaxtyping import Float
 
 from eigenlens.claims.evidence import STEERED, Evidence
 from eigenlens.claims.verdicts import Finding, most_layers, most_starts, side
-from eigenlens.errors import OptionError
+from eigenlens.errors import UnreachableError
 from eigenlens.measure.alignment import expected_alignment
 from eigenlens.measure.significance import holm, wilson
+from eigenlens.tracing.result import LayerTrace
 
 ALIGNED = 0.99
 """Mean alignment of a start's tokens from which they count as having reached the target."""
@@ -49,6 +50,10 @@ def _any(e: Evidence) -> bool:
     return True
 
 
+def _text(e: Evidence) -> bool:
+    return not e.session.vision and bool(e.layers)
+
+
 def _shared(e: Evidence) -> bool:
     return e.shared
 
@@ -66,7 +71,7 @@ def _named(e: Evidence) -> bool:
 
 
 def _varying(e: Evidence) -> bool:
-    return not e.shared
+    return not e.shared and len(e.layers) > 1
 
 
 def power_step(e: Evidence) -> Finding:
@@ -143,9 +148,14 @@ def _leading_two(e: Evidence) -> Float[np.ndarray, "d k"]:
     return np.asarray(u[:, sizes > 1e-8 * sizes[0]][:, :2])
 
 
+def _self(e: Evidence) -> list[LayerTrace]:
+    """The traced self-attention calls: the claims say nothing of cross-attention."""
+    return [x for x in e.trace.layers if x.kind == "self"]
+
+
 def gamma_above(e: Evidence) -> Finding:
     """Gamma against that of a random direction, by rank among random directions."""
-    layers = e.trace.layers
+    layers = _self(e)
     p = holm([x.p_gamma for x in layers])
     n = len(layers)
     above = sum(q is not None and q < 0.05 for q in p)
@@ -166,7 +176,7 @@ def gamma_above(e: Evidence) -> Finding:
 
 def gain_positive(e: Evidence) -> Finding:
     """The mean gain of each layer against 0."""
-    layers = e.trace.layers
+    layers = _self(e)
     return most_layers(
         [x.gain_ci for x in layers], [0.0] * len(layers), "gain > 0", [x.gain for x in layers]
     )
@@ -174,7 +184,7 @@ def gain_positive(e: Evidence) -> Finding:
 
 def rho_above_half(e: Evidence) -> Finding:
     """Rho of each layer against 1/2."""
-    layers = e.trace.layers
+    layers = _self(e)
     return most_layers(
         [x.rho_ci for x in layers], [0.5] * len(layers), "rho > 1/2", [x.rho for x in layers]
     )
@@ -182,7 +192,7 @@ def rho_above_half(e: Evidence) -> Finding:
 
 def rho_beyond_nulls(e: Evidence) -> Finding:
     """Rho beyond random directions, and beyond F turned at random."""
-    layers = e.trace.layers
+    layers = _self(e)
     n = len(layers)
     beyond = turned = both = short = 0
     for x in layers:
@@ -221,12 +231,17 @@ def gain_grows_with_gap(e: Evidence) -> Finding:
     )
 
 
+def share(part: float) -> str:
+    """A share in per cent, with two decimals where none would tell of 0 or 100 wrongly."""
+    return f"{part:.0%}" if part in (0.0, 1.0) or 0.01 <= part < 0.99 else f"{part:.2%}"
+
+
 def steering(e: Evidence) -> Finding:
     """Tokens other than first ones, right after the edited sub-layer of the last layer."""
     try:
         result = e.steering
-    except OptionError as error:  # no strength reaches the cosine: that is an answer
-        return Finding("fails", str(error))
+    except UnreachableError as error:  # that is an answer; what to try next is of the command
+        return Finding("fails", str(error).partition(";")[0])
     place = None if result.after is None else result.after.tokens["after_sublayer"]
     if result.after is None or result.spectrum is None or place is None or place[0] is None:
         return Finding("not run", "no tokens were measured after the edited sub-layer")
@@ -236,7 +251,7 @@ def steering(e: Evidence) -> Finding:
     together = found.positive_fraction == 1.0 and led > ALIGNED
     told = (
         f"mean cosine {found.mean_cosine:.3f} (least {found.min_cosine:.2f}) on held-out tokens, "
-        f"{found.positive_fraction:.0%} positive; cosine of u and v1 {led:.4f}"
+        f"{share(found.positive_fraction)} positive; cosine of u and v1 {led:.4f}"
     )
     told += "" if kl is None else f"; KL {kl:.3g} nats"
     return Finding(
@@ -287,7 +302,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "gamma",
         "different layers: tokens are weakly aligned with v1, above chance",
-        "chance: random directions, corrected over layers; weak: mean alignment under 1/2",
+        "chance, which decides: random directions, corrected over layers; weak, which is told: "
+        "mean alignment under 1/2",
         _varying,
         gamma_above,
     ),
@@ -324,7 +340,7 @@ CLAIMS: tuple[Claim, ...] = (
         "a rank-one term in the last layer aligns tokens near perfectly, whatever the model",
         f"a random direction, calibrated probe, strength for a mean cosine of {STEERED} on "
         "held-out text; holds where no token goes the other way; KL says what it does to the text",
-        _any,
+        _text,
         steering,
     ),
 )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eigenlens.cli.boundary import boundary, emit, progress_bar, warn
+from eigenlens.cli.boundary import boundary, emit, fail, progress_bar, warn
 from eigenlens.cli.options import (
     DebugOption,
     FormatOption,
@@ -71,6 +71,7 @@ def reproduce(
 
     Every claim of Li and Altafini (arXiv 2605.25619) is measured on every model it speaks of: it
     holds, fails or is undecided, by an interval. What the paper leaves open is chosen and said.
+    The exit code is 1 where nothing at all could be measured.
     """
     with boundary(debug):
         from eigenlens.claims.run import reproduce as run
@@ -100,6 +101,8 @@ def reproduce(
 
             files[figure] = claims_figure(result, figure)
         emit(result, lambda: _view(result), format, out, files=files, quiet=quiet)
+        if result.counts["not run"] == len(result.rows_):
+            fail("nothing was measured: " + (result.warnings or ("no claim speaks of it",))[0])
 
 
 def _view(result: Any) -> Any:

@@ -201,6 +201,8 @@ def steer(
             check_folder(figures)
         if write is None and (force or link or write_as is not WriteForm.checkpoint):
             raise OptionError("--as, --force and --link belong to --write: say where to write")
+        if link and write_as is not WriteForm.checkpoint:
+            raise OptionError(f"--link is for --as checkpoint: --as {write_as} copies no files")
         if write is not None:
             from eigenlens.circuit.checkpoint import open_checkpoint
             from eigenlens.steering.result import check_form

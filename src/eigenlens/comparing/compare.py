@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from eigenlens.blas import threads_for
-from eigenlens.circuit.checkpoint import open_checkpoint
+from eigenlens.circuit.checkpoint import Checkpoint, Circuits, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.comparing.difference import Factors, difference, difference_of_factors
@@ -19,7 +19,7 @@ from eigenlens.comparing.layers import pair_layers
 from eigenlens.comparing.matching import Match, match, points
 from eigenlens.comparing.result import Comparison, LayerComparison, Side
 from eigenlens.comparing.subspaces import principal_angles
-from eigenlens.errors import ShapeError
+from eigenlens.errors import EigenlensError, ShapeError
 from eigenlens.inert import inert
 from eigenlens.spectra.analyse import analyse
 from eigenlens.spectra.maps import build_map
@@ -100,7 +100,9 @@ def compare(
         name = paired.a.names[i]
         if progress is not None:
             progress(done, len(paired.both), name)
-        found.append(compare_circuits(paired.a[i], paired.b[j], options, name))
+        pair = _read(paired.a, i, one), _read(paired.b, j, two)
+        found.append(compare_circuits(*pair, options, name))
+        del pair
     if progress is not None:
         progress(len(paired.both), len(paired.both), "")
     result = Comparison(
@@ -118,6 +120,14 @@ def compare(
         only={"a": paired.only_a, "b": paired.only_b},
     )
     return replace(result, warnings=tuple(_warnings(result)))
+
+
+def _read(circuits: Circuits, index: int, model: Checkpoint) -> OVCircuit:
+    """A circuit; an error says in which of the two models it is."""
+    try:
+        return circuits[index]
+    except EigenlensError as error:
+        raise type(error)(f"{inert(model.source_label)}: {error}") from error
 
 
 def compare_circuits(

@@ -45,6 +45,9 @@ class Difference:
         0 where there is none.
     identical
         The factors agree bit by bit.
+    cosine
+        ``<A, B> / (|A|_F |B|_F)``: 1 for multiples, near 0 for unrelated maps; None for zero. From
+        the inner product: the three norms lose it where one map is much larger.
     """
 
     norm: float
@@ -55,6 +58,7 @@ class Difference:
     rank: int
     effective_rank: float
     identical: bool
+    cosine: float | None
 
     @property
     def relative(self) -> float:
@@ -62,14 +66,6 @@ class Difference:
         if self.norm == 0:
             return 0.0
         return self.norm / self.norm_a if self.norm_a else math.inf
-
-    @property
-    def cosine(self) -> float | None:
-        """``<A, B> / (|A|_F |B|_F)``: 1 for multiples, near 0 for unrelated maps; None for zero."""
-        if not (self.norm_a and self.norm_b):
-            return None
-        a, b, c = self.norm_a / self.norm_b, self.norm_b / self.norm_a, self.norm / self.norm_a
-        return min(max((a + b - c * c * a) / 2, -1.0), 1.0)
 
     @property
     def is_real(self) -> bool:
@@ -100,9 +96,10 @@ def difference(a: LinearMap, b: LinearMap) -> Difference:
     x, y = a.dense(), b.dense()
     _same_shape(x.shape, y.shape)
     sizes = float(np.linalg.norm(x)), float(np.linalg.norm(y))
+    inner = float(np.sum((x / sizes[0]) * (y / sizes[1]))) if all(sizes) else None
     bar = _ROUNDING * float(np.finfo(x.dtype).eps) * max(sizes)
     sigma = np.linalg.svd(x - y, compute_uv=False)
-    return _numbers(sigma, sizes, bar, bool(np.array_equal(x, y)))
+    return _numbers(sigma, sizes, bar, bool(np.array_equal(x, y)), inner)
 
 
 def difference_of_factors(a: Factors, b: Factors) -> Difference:
@@ -115,9 +112,13 @@ def difference_of_factors(a: Factors, b: Factors) -> Difference:
     """
     _same_shape(*((x[0].shape[0], x[1].shape[1]) for x in (a, b)))
     # Powers of two, so that no square of a norm leaves the range: exact, and taken back at the end.
+    # What is of one map alone is taken at its own size: beside a much larger one it would vanish.
+    (one, shift), (two, other) = _sized(a), _sized(b)
+    own = _frobenius(one), _frobenius(two)
+    sizes = math.ldexp(own[0], shift), math.ldexp(own[1], other)
+    cosine = _inner(one, two) / own[0] / own[1] if all(own) else None
     left, right = _top(a[0], b[0]), _top(a[1], b[1])
     a, b = ((np.ldexp(x[0], -left), np.ldexp(x[1], -right)) for x in (a, b))
-    sizes = _frobenius(a), _frobenius(b)
     identical = np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1])
     if identical:
         sigma, bar = np.zeros(1), 0.0
@@ -134,9 +135,10 @@ def difference_of_factors(a: Factors, b: Factors) -> Difference:
     scale = left + right
     return _numbers(
         np.ldexp(sigma.astype(np.float64), scale),
-        (math.ldexp(sizes[0], scale), math.ldexp(sizes[1], scale)),
+        sizes,
         math.ldexp(bar, scale),
         bool(identical),
+        cosine,
     )
 
 
@@ -149,6 +151,17 @@ def _singular_values(
     if inner.shape[0] < inner.shape[1]:
         inner = np.asarray(np.linalg.qr(inner.T, mode="r")).T
     return np.asarray(np.linalg.svd(outer @ inner, compute_uv=False))
+
+
+def _sized(x: Factors) -> tuple[Factors, int]:
+    """The factors with entries up to about 1, and the power of two that this took out."""
+    left, right = _top(x[0], x[0]), _top(x[1], x[1])
+    return (np.ldexp(x[0], -left), np.ldexp(x[1], -right)), left + right
+
+
+def _inner(a: Factors, b: Factors) -> float:
+    """``<A, B>`` of two maps, O(d r^2)."""
+    return float(np.sum((a[0].T @ b[0]) * (a[1] @ b[1].T)))
 
 
 def _frobenius(a: Factors) -> float:
@@ -166,7 +179,11 @@ def _top(x: Float[np.ndarray, "n m"], y: Float[np.ndarray, "n l"]) -> int:
 
 
 def _numbers(
-    sigma: Float[np.ndarray, "m"], sizes: tuple[float, float], bar: float, identical: bool
+    sigma: Float[np.ndarray, "m"],
+    sizes: tuple[float, float],
+    bar: float,
+    identical: bool,
+    cosine: float | None,
 ) -> Difference:
     top = float(sigma.max(initial=0.0))
     kept = sigma[sigma > bar] / top if top > bar else sigma[:0]
@@ -180,6 +197,7 @@ def _numbers(
         rank=int(kept.size),
         effective_rank=math.exp(-float(p @ np.log(p))) if kept.size else 0.0,
         identical=identical,
+        cosine=None if cosine is None else min(max(cosine, -1.0), 1.0),
     )
 
 

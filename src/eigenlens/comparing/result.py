@@ -205,13 +205,19 @@ class Comparison(Shown, shown_as="compare"):
 
     @property
     def ranking(self) -> tuple[LayerComparison, ...]:
-        """The layers by ``|F_A - F_B|_F / |F_A|_F``, largest first; equal ones as they stand."""
-        return tuple(sorted(self.layers, key=lambda x: -x.relative))
+        """The layers by ``|F_A - F_B|_F / |F_A|_F``, largest first; equal ones as they stand.
+
+        Layers that differ by no more than rounding come last.
+        """
+        return tuple(sorted(self.layers, key=lambda x: (not x.difference.is_real, -x.relative)))
 
     @property
     def largest(self) -> float:
-        """The largest ``|F_A - F_B|_F / |F_A|_F`` of any layer: what ``--fail-above`` is about."""
-        return max((x.relative for x in self.layers), default=0.0)
+        """The largest ``|F_A - F_B|_F / |F_A|_F`` of any layer: what ``--fail-above`` is about.
+
+        Layers that differ by no more than rounding count as 0.
+        """
+        return max((x.relative for x in self.layers if x.difference.is_real), default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.compare/1``; numbers may be non-finite."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 from typing import Any
 
+from eigenlens.errors import OptionError, nearest
 from eigenlens.integrations.alarms import Alarm
 from eigenlens.integrations.probes import probe_ids
 from eigenlens.integrations.reading import Reading
@@ -45,12 +47,25 @@ class EigenlensCallback(transformers.TrainerCallback):  # type: ignore[misc,name
         The `Watch`; None before the training begins, or where the model cannot be watched.
     alarms, readings
         Those of the watch.
+
+    Raises
+    ------
+    OptionError
+        `every`, the probe or the name of an option is wrong; other values are looked at when the
+        training begins.
     """
 
     def __init__(
         self, probe: Any = None, every: int = EVERY, *, strict: bool = False, **options: Any
     ) -> None:
         check_every(every)
+        known = set(inspect.signature(Watch).parameters) - {"model", "probe", "every", "strict"}
+        for name in options:
+            if name not in known:
+                raise OptionError(
+                    f"EigenlensCallback has no option '{name}'{nearest(name, sorted(known))}; "
+                    f"there are {', '.join(sorted(known))}"
+                )
         self._probe = None if probe is None else probe_ids(probe)
         self._every, self._strict, self._options = every, strict, options
         self._handler: Any = None

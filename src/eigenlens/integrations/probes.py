@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,14 +41,10 @@ def probe_ids(probe: Any) -> list[list[int]]:
     if not isinstance(rows[0], list):
         rows = [rows]
     if mask is not None:
-        kept = _plain(mask)
-        kept = kept if isinstance(kept[0], list) else [kept]
-        rows = [
-            [t for t, k in zip(r, m, strict=True) if k] for r, m in zip(rows, kept, strict=True)
-        ]
+        rows = _unpadded(rows, _plain(mask))
     try:
-        ids = [[int(t) for t in row] for row in rows]
-    except (TypeError, ValueError) as error:
+        ids = [[operator.index(t) for t in row] for row in rows]
+    except TypeError as error:
         raise OptionError(
             "the probe must be token ids: numbers, one list a prompt (tokenize text first)"
         ) from error
@@ -62,6 +59,17 @@ def random_probe(session: Session, seed: int = 0) -> list[list[int]]:
     shape = (RANDOM_PROMPTS, RANDOM_LENGTH)
     found: list[list[int]] = rng.integers(vocabulary_size(session), size=shape).tolist()
     return found
+
+
+def _unpadded(rows: list[Any], mask: Any) -> list[Any]:
+    """The tokens for which the mask is not zero."""
+    try:
+        kept = mask if isinstance(mask[0], list) else [mask]
+        return [
+            [t for t, k in zip(r, m, strict=True) if k] for r, m in zip(rows, kept, strict=True)
+        ]
+    except (TypeError, ValueError, LookupError):
+        raise OptionError("the attention_mask of the probe has not the shape of its ids") from None
 
 
 def _plain(x: Any) -> Any:

@@ -18,9 +18,12 @@ def bare(torch: Any, model: Any) -> Any:
     Raises
     ------
     OptionError
-        The weights are sharded over processes (FSDP, DeepSpeed ZeRO-3), so none of them has F.
+        It is no module, or the weights are sharded over processes (FSDP, DeepSpeed ZeRO-3), so
+        none of them has F.
     """
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(f"a {type(model).__name__} is no live model: give a torch module")
     while True:
         if hasattr(model, "_orig_mod"):
             model = model._orig_mod

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -105,7 +106,18 @@ class Watch:
         -------
         The reading, or None where none was due, on other processes than the first, and where it
         failed (unless `strict`).
+
+        Raises
+        ------
+        OptionError
+            `step` is no whole number.
+        EigenlensError
+            As `read`.
         """
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise OptionError(f"step is {step!r}: it is the number of steps so far") from None
         if step % self.every or not is_first_process(self._torch):
             return None
         return self.read(step, loss)

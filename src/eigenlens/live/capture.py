@@ -309,11 +309,14 @@ class Recorder:
         added = entry["normed"] if sandwich else entry["output"]
         scale = self.session.constants(place).scale
         added = scaled(added, scale).to(before.device)
-        if added.shape != before.shape or block is None or block.shape != before.shape:
+        if block is None or not added.shape == before.shape == block.shape:
+            part, other = "attention", added
+            if added.shape == before.shape and block is not None:
+                part, other = "the block", block
             raise ArchitectureError(
-                f"{place.label}: attention writes states of shape {tuple(added.shape)} where the "
+                f"{place.label}: {part} writes states of shape {tuple(other.shape)} where the "
                 f"residual stream has {tuple(before.shape)}: its tokens are regrouped (windows, "
-                "pooling), which cannot be traced"
+                "pooling) or change their width, which cannot be traced"
             )
         if self.weights and entry.get("weights") is None:
             raise ArchitectureError(

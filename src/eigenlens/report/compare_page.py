@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from eigenlens.report.compare_plots import COMPARISON_PLOTS
 from eigenlens.report.compare_tables import (
     angle_text,
     compare_sentences,
+    counted,
     leader_text,
     only_texts,
     regime_change,
@@ -24,6 +26,11 @@ from eigenlens.report.page.provenance import today, versions
 from eigenlens.report.page.summary import Answer
 from eigenlens.report.panels.figure import Figure, n_rows
 from eigenlens.report.words import layer_list
+
+_LEADS = {
+    "changes": "F = W_O W_V is what attention writes when all tokens are alike.",
+    "moves": "The eigenvalues that decide where tokens go when a layer is iterated, in A and in B.",
+}
 
 SUFFIXES = (".html", ".htm")
 """File formats of the page."""
@@ -42,10 +49,14 @@ def compare_page(result: Comparison) -> bytes:
     result = _veiled(result)
     found = {name: figure.data(result) for name, figure in COMPARISONS.items()}
     found = {name: data for name, data in found.items() if n_rows(data)}
+    if not any(found["changes"]["relative_change"]):  # bars of no height, or of no finite one
+        found.pop("changes")
+    if not any(x.difference.is_real for x in result.layers):
+        found.clear()
     body = [summary(_answers(result), None, [*result.warnings, *only_texts(result)])]
     body += [_section(COMPARISONS[name]) for name in found]
     body += [_layers(result), _provenance(result)]
-    anchors = {name: COMPARISONS[name].title for name in found}
+    anchors = {"summary": "In short"} | {name: COMPARISONS[name].title for name in found}
     anchors |= {"layers": "All layers", "provenance": "Data"}
     nav = "".join(f'<li><a href="#{a}">{text(title)}</a></li>' for a, title in anchors.items())
     names = [str(m["source"]) for m in (result.model, result.other)]
@@ -65,7 +76,8 @@ def compare_page(result: Comparison) -> bytes:
 def _veiled(result: Comparison) -> Comparison:
     """The comparison without folders of this machine."""
     labels = [str(m["source"]) for m in (result.model, result.other)]
-    veil = Veil([label for label in labels if label.startswith(("/", "~", "."))])
+    local = [x for x in labels if x.startswith(("/", "~", ".")) or os.path.exists(x)]
+    veil = Veil(x for x in local if not x.startswith("sample:"))
     return replace(
         result,
         model={**result.model, "source": veil.text(labels[0])},
@@ -78,7 +90,7 @@ def _veiled(result: Comparison) -> Comparison:
 
 def _facts(model: dict[str, Any]) -> str:
     kind = f"{model['model_type']}, " if model["model_type"] else ""
-    return f"{kind}d {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads"
+    return f"{kind}d {model['d_model']}, {counted(model, 'layer')}, {counted(model, 'head')}"
 
 
 def _answers(result: Comparison) -> list[Answer]:
@@ -86,20 +98,23 @@ def _answers(result: Comparison) -> list[Answer]:
     moved = [x for x in layers if x.difference.is_real]
     first = compare_sentences(result)[0]
     if not moved:
-        return [Answer("Did anything move?", "no", first)]
+        return [Answer("Did anything move?", "No", first)]
     top = ranking[0]
-    rank = f"effective rank {top.difference.effective_rank:.1f} of the difference there"
+    rank = f"has an effective rank of {top.difference.effective_rank:.1f}"
+    where = f"The difference {rank}."
+    if len(layers) > 1:
+        where = f"Most in {top.name}, where the difference {rank}; least in {ranking[-1].name}."
     out = [
-        Answer("Did anything move?", f"{len(moved)} of {len(layers)} layers", first),
+        Answer("Did anything move?", f"Yes, {_in(len(moved), len(layers))}", first),
         Answer(
             "How far?",
-            f"|dF|/|F| up to {result.largest:.3g}",
-            f"Most in {top.name}, least in {ranking[-1].name}; {rank}.",
+            _far(result.largest, len(layers)),
+            where,
         ),
     ]
     turned = [x for x in layers if x.regime_changed]
     detail = "; ".join(f"{x.name}: {regime_change(x)}" for x in turned[:4])
-    verdict = f"in {len(turned)} of {len(layers)} layers" if turned else "no"
+    verdict = f"Yes, {_in(len(turned), len(layers))}" if turned else "No"
     kept = "What leads is of the same kind in every layer."
     out.append(Answer("Did a regime change?", verdict, f"{detail}." if detail else kept))
     angled = [x for x in moved if x.principal_angles]
@@ -109,11 +124,27 @@ def _answers(result: Comparison) -> list[Answer]:
         out.append(
             Answer(
                 "Are tokens drawn elsewhere?",
-                f"by up to {angle_text(widest)}",
-                f"Widest in {widest.name}; more than 5 degrees in {_places(wide)}.",
+                f"By {'up to ' * (len(angled) > 1)}{angle_text(widest)}",
+                "The angle between what A and B draw tokens to"
+                + (f": widest in {widest.name}" if len(angled) > 1 else "")
+                + f"; more than 5 degrees in {_places(wide)}.",
             )
         )
     return out
+
+
+def _in(some: int, total: int) -> str:
+    """``in 2 of 3 layers``, ``in all 3 layers``."""
+    if total == 1:
+        return "in its one layer"
+    return f"in all {total} layers" if some == total else f"in {some} of {total} layers"
+
+
+def _far(relative: float, n_layers: int) -> str:
+    if not math.isfinite(relative):
+        return "From zero"
+    up = "Up to " * (n_layers > 1)
+    return f"{up}{100 * relative:.3g} % of |F|" if relative < 1 else f"{up}{relative:.3g} times |F|"
 
 
 def _places(layers: list[int]) -> str:
@@ -126,10 +157,11 @@ def _section(figure: Figure) -> str:
     label = text(f"{figure.title}. {figure.alt}")
     return (
         f'<section id="{figure.name}" aria-labelledby="h-{figure.name}"><h2 id="h-{figure.name}">'
-        f'{text(figure.title)}</h2><div class="figures"><figure class="{figure.name}" '
-        f'id="figure-{figure.name}"><div class="controls"></div><div class="chart" '
-        f'data-plot="{figure.name}" role="img" aria-label="{label}"></div><figcaption>'
-        f"{text(figure.caption)}</figcaption></figure></div></section>"
+        f'{text(figure.title)}</h2><p class="lead">{text(_LEADS[figure.name])}</p>'
+        f'<div class="figures"><figure class="{figure.name}" id="figure-{figure.name}">'
+        f'<div class="controls"></div><div class="chart" data-plot="{figure.name}" role="img" '
+        f'aria-label="{label}"></div><figcaption>{text(figure.caption)}</figcaption></figure>'
+        "</div></section>"
     )
 
 

@@ -11,6 +11,7 @@ from eigenlens.report.plots.parts import (
     GUIDE,
     Plot,
     layer_axis,
+    layer_ticks,
     layout,
     safe,
     take,
@@ -113,7 +114,13 @@ def moves(data: Columns) -> Plot:
     if len(set(data["position"])) > 1:
         traces[-1]["marker"] |= {
             "showscale": True,
-            "colorbar": {"title": {"text": "layer", "side": "right"}, "thickness": 10, "len": 0.8},
+            "colorbar": {
+                "title": {"text": "layer", "side": "right"},
+                "thickness": 10,
+                "len": 0.7,
+                "outlinewidth": 0,
+                **layer_ticks(data),
+            },
         }
     return {
         "data": traces,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -50,12 +51,18 @@ def _heading(result: Comparison) -> Text:
         text.append(f"{name} ")
         text.append(inert(str(model["source"])), style="bold")
         text.append(
-            f"  {kind}d {model['d_model']}, {model['n_layers']} layers, {model['n_heads']} heads\n"
+            f"  {kind}d {model['d_model']}, {counted(model, 'layer')}, {counted(model, 'head')}\n"
         )
     first = result.layers[0] if result.layers else None
     if first is not None:
         text.append(f"operator {first.operator}, leading by {first.order}")
     return text
+
+
+def counted(model: Mapping[str, Any], what: str) -> str:
+    """``1 layer``, ``12 heads``."""
+    n = model[f"n_{what}s"]
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _ranked(layers: Sequence[LayerComparison]) -> Table:
@@ -167,14 +174,18 @@ def compare_sentences(result: Comparison) -> list[str]:
     out = []
     top = result.ranking[0]
     text = f"F differs in {len(moved)} of {count}, most in {inert(top.name)} by "
-    text += f"{_share(top.relative)} its norm"
-    if len(moved) > 1:
+    if math.isinf(top.relative):
+        text = text.removesuffix(" by ") + ", where it was 0"
+    else:
+        text += f"{_share(top.relative)} its norm"
+    if len(moved) > 1 and not math.isinf(top.relative):
         middle = sorted(x.relative for x in moved)[len(moved) // 2]
         text += f" (half of them by {_share(middle)} it, or more)"
     if 0 < top.difference.effective_rank < 1.5:
         text += "; there the difference is all but of rank one"
     out.append(text + ".")
-    apart = [x for x in layers if abs(x.difference.cosine or 0.0) < _APART]
+    cosines = [(x, x.difference.cosine) for x in layers]
+    apart = [x for x, cosine in cosines if cosine is not None and abs(cosine) < _APART]
     if apart:
         out.append(
             f"In {_names(apart)} the two have nothing in common (cosine between F_A and F_B below "
@@ -217,8 +228,6 @@ def _names(layers: Sequence[LayerComparison]) -> str:
 
 def _share(x: float) -> str:
     """A part of a norm as people say it."""
-    if not math.isfinite(x):
-        return "more than"
     return f"{100 * x:.2g} % of" if x < 0.995 else f"{x:.2f} times"
 
 

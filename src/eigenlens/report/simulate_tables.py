@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eigenlens.dynamics.outcome import LABELS
+from eigenlens.dynamics.outcome import LABELS, Tolerance
 from eigenlens.dynamics.predict import Prediction
 from eigenlens.dynamics.result import Simulation
 from eigenlens.inert import inert
@@ -160,7 +160,12 @@ def _none(result: Simulation, since: str) -> str:
     if result.outcome.balanced:
         return "Tokens spread out until their directions sum to nearly 0"
     cosine = result.trajectory[-1]["cosine"]
-    return f"Tokens did not become one direction (mean cosine {cosine:.3f})"
+    size = f"{cosine:.3f}" if cosine < 0.9995 else f"1 - {1 - cosine:.1g}"
+    steps = result.trajectory[-1]["step"]
+    return (
+        f"Tokens had not become one direction after {steps} steps (mean cosine {size}; they count "
+        f"as one within {Tolerance().angle:g} rad)"
+    )
 
 
 _HAPPENED: dict[str, Callable[[Simulation, str], str]] = {
@@ -233,7 +238,9 @@ def _legend(result: Simulation) -> str:
         "angle to the target"
     )
     angle = ", angle: turn of the common direction" if "rotation" in _labels(result) else ""
-    return f"{rate}{angle}; -: not seen (too short, or another outcome)"
+    several = len(result.options.get("layers") or range(result.model["n_layers"])) > 1
+    passed = "; the eigenvalue: of the matrix that a pass through all layers stands for"
+    return f"{rate}{angle}{passed * several}; -: not seen (too short, or another outcome)"
 
 
 def _labels(result: Simulation) -> set[str]:

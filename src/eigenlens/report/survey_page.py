@@ -46,8 +46,8 @@ def survey_page(result: Survey) -> bytes:
     body += [_section(SURVEYS[name], data) for name, data in found.items()]
     body.append(_table(result))
     body.append(_provenance(result))
-    sections = [*(SURVEYS[name].title for name in found), "All checkpoints", "Data"]
-    anchors = [*found, "checkpoints", "provenance"]
+    sections = ["In short", *(SURVEYS[name].title for name in found), "All checkpoints", "Data"]
+    anchors = ["summary", *found, "checkpoints", "provenance"]
     nav = "".join(
         f'<li><a href="#{anchor}">{text(title)}</a></li>'
         for anchor, title in zip(anchors, sections, strict=True)
@@ -112,13 +112,13 @@ def _facts(result: Survey) -> str:
 def _answers(result: Survey) -> list[Answer]:
     there = [m for m in result.models if m.layers]
     if not there:
-        return [Answer("What leads the layers?", "nothing to show", _facts(result), known=False)]
+        return [Answer("What leads the layers?", "Nothing to show", _facts(result), known=False)]
     shares = {r: sum(m.regimes.get(r, 0.0) for m in there) / len(there) for r in REGIMES}
     most = max(shares, key=lambda r: shares[r])
     out = [
         Answer(
             "What leads the layers?",
-            f"mostly {regime_text(most)}",
+            f"Mostly {regime_text(most)}",
             f"{100 * shares[most]:.0f} % of the layers of the average checkpoint: {REGIMES[most]}.",
         )
     ]
@@ -128,13 +128,13 @@ def _answers(result: Survey) -> list[Answer]:
         out.append(
             Answer(
                 "How clear is the lead?",
-                f"median gaps {percent(weak.gap)} to {percent(strong.gap)}",
+                f"Median gaps {percent(weak.gap)} to {percent(strong.gap)}",
                 f"Weakest in {weak.model}, clearest in {strong.model}.",
             )
         )
     failed = result.failed
     detail = "; ".join(f"{m.model}: {m.why}" for m in failed[:3]) or "Every checkpoint was read."
-    verdict = f"{len(failed)} failed" if failed else "none failed"
+    verdict = f"{len(failed)} failed" if failed else "None failed"
     out.append(Answer("Is anything missing?", verdict, detail))
     return out
 
@@ -159,17 +159,23 @@ def _section(figure: Figure, data: Columns) -> str:
 
 
 def _table(result: Survey) -> str:
-    headings = ["checkpoint", "state", "type", "d", "layers", *map(regime_text, REGIMES)]
-    headings += ["median gap", "together", "align", "depth exponent", "gamma", "gain", "rho"]
+    regimes = [r for r in REGIMES if any(m.regimes.get(r) for m in result.models)]
+    headings = ["checkpoint", "type", "d", "layers", *map(regime_text, regimes)]
+    headings += ["median gap", "together", "align", "depth exponent"]
+    traced = any(m.rho is not None for m in result.models)
+    headings += [*["gamma", "gain", "rho"] * traced, "state"]
     rows: list[list[Any]] = []
     for m in result.models:
-        row: list[Any] = [m.model, m.status if m.reason is None else f"failed: {m.why}"]
-        row += [m.model_type, m.d_model, m.layers, *(m.regimes.get(r) for r in REGIMES)]
-        row += [m.gap, m.disagreement_rate, m.alignment_rate, m.exponent, m.gamma, m.gain, m.rho]
-        rows.append(row)
+        row: list[Any] = [m.model, m.model_type, m.d_model, m.layers]
+        row += [m.regimes.get(r) for r in regimes]
+        row += [m.gap, m.disagreement_rate, m.alignment_rate, m.exponent]
+        row += [m.gamma, m.gain, m.rho] * traced
+        rows.append([*row, m.status if m.reason is None else f"failed: {m.why}"])
     caption = (
-        "One row a checkpoint: shares of its layers by regime, medians of the gap and of what it "
-        "foretells of iterating a layer"
+        "One row a checkpoint: shares of its layers by regime, and medians over its layers. "
+        "Together: factor a step by which tokens come together; align: factor by which the angle "
+        "to what leads shrinks (post-norm); depth exponent: it shrinks as depth to this power "
+        "(pre-norm)"
     )
     return (
         '<section id="checkpoints" aria-labelledby="h-checkpoints"><h2 id="h-checkpoints">All '

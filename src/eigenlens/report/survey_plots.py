@@ -80,6 +80,7 @@ def gap(data: Columns) -> Plot:
         "data": traces,
         "layout": layout(
             320,
+            showlegend=True,
             xaxis={"title": {"text": "weights in the blocks"}, "type": "log"},
             yaxis={"title": {"text": "median gap, %"}, "rangemode": "tozero"},
         ),

@@ -199,7 +199,8 @@ _SIDES = {
 }
 _TOKENS_LEGEND = (
     "writes: the tokens at both ends of the direction that is written (right eigenvector); reads: "
-    "of the one that is read (left eigenvector); turned: the other axis of a pair's plane"
+    "of the one that is read (left eigenvector); turned: the other axis of a pair's plane; "
+    "\u2423: a space"
 )
 
 
@@ -233,9 +234,9 @@ def _tokens_table(layers: Sequence[LayerSpectrum]) -> Iterator[RenderableType]:
 def _token_list(tokens: Sequence[tuple[str, float]]) -> Text:
     """Tokens between quotes, so that leading spaces show; no markup is read from them.
 
-    Their own spaces do not break, so that a line ends between tokens only.
+    Their own spaces are shown as signs, so that a line ends between tokens only.
     """
-    return Text(" ".join(f"'{inert(t)}'".replace(" ", "\u00a0") for t, _ in tokens))
+    return Text(" ".join(f"'{inert(t)}'".replace(" ", "\u2423") for t, _ in tokens))
 
 
 _INSPECT_LEGEND = (

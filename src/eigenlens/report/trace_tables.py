@@ -345,7 +345,21 @@ def _answer(result: Trace, word: str) -> str:
         text += ", where most tokens move away"
     elif away:
         text += f"; most tokens move away in {len(away)} of them{_where(result, away)}"
-    return text + "."
+    return f"{text}.{_beyond_rotated(result, yes)}"
+
+
+def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
+    """Of the layers beyond random directions those that are beyond F rotated at random, too."""
+    rotated = [(x.nulls or {}).get("matched_spectrum") for x in yes]
+    if not yes or None in rotated:
+        return ""
+    both = [x for x, null in zip(yes, rotated, strict=True) if null and x.rho > null["rho"]]
+    text = f" Above F rotated at random, too: {len(both)} of these {len(yes)}"
+    if len(both) == len(yes):
+        return f"{text}."
+    return (
+        f"{text}{_where(result, both)}; in the others any matrix with this spectrum does as much."
+    )
 
 
 def _end(result: Trace) -> list[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
-from eigenlens.errors import FormatError, OptionError, SourceError
+from eigenlens.errors import EigenlensError, FormatError, OptionError, SourceError
 from eigenlens.inert import inert
 from eigenlens.steering.edit import Edit
-from eigenlens.steering.folders import copy_file, listed, new_folder
+from eigenlens.steering.folders import apart, copy_file, listed, new_folder
 from eigenlens.steering.target import EDITABLE, FAINT, Realised, Target, find_target, sha256
 from eigenlens.steering.undo import (
     RECORD,
@@ -24,7 +24,7 @@ from eigenlens.steering.undo import (
 )
 from eigenlens.steering.untie import CONFIG, INDEX, Untied, untie
 from eigenlens.steering.written import Written, describe
-from eigenlens.tensors.files import shown
+from eigenlens.tensors.files import read_json, shown
 from eigenlens.tensors.folder import inside
 from eigenlens.tensors.http_ranges import broken_connection
 from eigenlens.tensors.patch import (
@@ -40,7 +40,7 @@ from eigenlens.tensors.quantised import QuantisedStore
 from eigenlens.tensors.safetensors_file import SafetensorsFile
 
 KNOWN_BY = (CONFIG, RECORD)
-"""A folder that may be replaced holds one of these."""
+"""A folder that may be replaced holds one of these: a model's config, or a record of edits."""
 # Weights in other formats, which stay as they are.
 _OTHERS = (".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".safetensors")
 _FOREIGN: tuple[str, ...] = (
@@ -106,8 +106,8 @@ def write_checkpoint(
     checkpoint = _on_disk(checkpoint, target)
     job = _Job.plan(checkpoint, edit, find_target(checkpoint, edit))
     folder = Path(folder)
-    _apart(job.source, folder)
-    with new_folder(folder, force=force, known_by=KNOWN_BY) as building:
+    apart(job.source, folder, own=True, inside=False)
+    with new_folder(folder, force=force, known_by=_known_by(folder)) as building:
         copied = {name: job.copy(name, building, link) for name in job.plain}
         job.write_weights(building)
         job.write_record(building)
@@ -347,13 +347,16 @@ def _weight_files(checkpoint: Checkpoint, folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(folder).as_posix() for path in paths))
 
 
-def _apart(source: Path, folder: Path) -> None:
-    """Refuse a folder inside the source, and one that holds the source."""
-    here, there = source.resolve(), folder.expanduser().resolve()
-    if here != there and (there.is_relative_to(here) or here.is_relative_to(there)):
-        raise OptionError(
-            f"{shown(folder)}: lies inside the model's folder, or holds it; give another folder"
-        )
+def _known_by(folder: Path) -> tuple[str, ...]:
+    """`KNOWN_BY`; without config.json where that is none of a model, as many other folders hold."""
+    path = folder.expanduser() / CONFIG
+    if not path.is_file():
+        return KNOWN_BY
+    try:
+        config = read_json(path, CONFIG)
+    except EigenlensError:  # none that can be read
+        return (RECORD,)
+    return KNOWN_BY if {"model_type", "architectures"} & config.keys() else (RECORD,)
 
 
 def _check_untied(source: Path, building: Path, untied: Untied, weights: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.steering.opening import Subject, layer_index
 from eigenlens.steering.resume import forward
 from eigenlens.steering.stage import Stage, last_states
+from eigenlens.steering.texts import check_text
 from eigenlens.tensors.store import TensorStore
 
 Vector = Float[np.ndarray, "d"]
@@ -70,14 +71,23 @@ def unit(vector: Any, d: int, what: str) -> Vector:
     Raises
     ------
     OptionError
-        It has another shape than (d,), or is zero.
+        It is no array of real numbers, has another shape than (d,), or is zero.
     NumericsError
         It is not finite.
     """
-    found = np.asarray(vector)
-    if found.ndim == 2 and 1 in found.shape:
-        found = found.reshape(-1)
-    if found.ndim != 1 or found.dtype.kind not in "fiuV":
+    try:
+        found = np.asarray(vector)
+        if found.ndim == 2 and 1 in found.shape:
+            found = found.reshape(-1)
+        # The kind of bfloat16 is V, as of raw bytes and of records, which are no numbers.
+        real = found.dtype.kind in "fiuV" and found.dtype.type is not np.void
+        wide = found.astype(np.float64) if real else None
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(
+            f"{what} is no array of numbers ({inert(str(error))[:80]}): a direction is one real "
+            f"vector of {d} numbers, saved as float32 or float64"
+        ) from error
+    if found.ndim != 1 or wide is None:
         raise OptionError(
             f"{what} has shape {found.shape} and dtype {found.dtype}: a direction is one real "
             f"vector of {d} numbers"
@@ -87,7 +97,6 @@ def unit(vector: Any, d: int, what: str) -> Vector:
             f"{what} has {len(found)} numbers, the residual stream of this model has {d}: it "
             "belongs to another model"
         )
-    wide = found.astype(np.float64)
     if not np.isfinite(wide).all():
         bad = int(np.count_nonzero(~np.isfinite(wide)))
         raise NumericsError(f"{what} holds NaN or infinity ({bad} of {d} numbers)")
@@ -132,24 +141,33 @@ def token_ids(
                 raise OptionError(f"token id {text}: ids are 0 to {size - 1}")
             found.append(text)
             continue
+        name = _short(text)
+        check_text(text)
         ids = list(encode(text))
         if len(ids) == 1:
             found.append(int(ids[0]))
             continue
         if not ids:
-            raise OptionError(f"the text '{inert(text)}' has no tokens: give one token")
+            raise OptionError(f"the text '{name}' has no tokens: give one token")
         pieces = " + ".join(f"'{inert(names(int(i)))}'" for i in ids[:8])
+        pieces += " + ..." if len(ids) > 8 else ""
         other = text[1:] if text.startswith(" ") else f" {text}"
         hint = ""
         if other and len(list(encode(other))) == 1:
             hint = (
-                f"; '{inert(other)}' is one, {'without' if text[:1] == ' ' else 'with'} the space"
+                f"; '{_short(other)}' is one, {'without' if text[:1] == ' ' else 'with'} the space"
             )
         raise OptionError(
-            f"'{inert(text)}' is {len(ids)} tokens of this model, {pieces}: a direction is that "
+            f"'{name}' is {len(ids)} tokens of this model, {pieces}: a direction is that "
             f"of one token{hint or '; give one of them'}"
         )
     return tuple(dict.fromkeys(found))
+
+
+def _short(text: str) -> str:
+    """A text for a message: what somebody typed may be of any length."""
+    shown = inert(text[:60])
+    return f"{shown}..." if len(text) > 60 else shown
 
 
 def from_vocabulary(checkpoint: Checkpoint, texts: Sequence[str | int]) -> tuple[int, ...]:
@@ -173,8 +191,9 @@ def from_vocabulary(checkpoint: Checkpoint, texts: Sequence[str | int]) -> tuple
     for text in texts:
         if isinstance(text, str) and text not in ids:
             raise OptionError(
-                f"'{inert(text)}' is no single token of this model{nearest(text, list(ids))}: "
-                "a word within a sentence usually begins with a space, as ' Paris'"
+                f"'{_short(text)}' is no single token of this model"
+                f"{nearest(text[:60], list(ids))}: a word within a sentence usually begins with a "
+                "space, as ' Paris'"
             )
     size = len(words) or int(checkpoint.config.get("vocab_size", 0)) or 1 << 31
     return token_ids(texts, lambda text: [ids[text]], lambda i: words[i], size)

@@ -97,8 +97,9 @@ class Edit:
     @property
     def dW_norm(self) -> float:
         """Frobenius (and spectral) norm of the edit: ``|strength| |written| |w|``."""
-        sizes = np.linalg.norm(self.written), np.linalg.norm(self.w)
-        return float(abs(self.strength) * sizes[0] * sizes[1])
+        with np.errstate(over="ignore", invalid="ignore"):  # of an absurd edit: infinite
+            sizes = np.linalg.norm(self.written), np.linalg.norm(self.w)
+            return float(abs(self.strength) * sizes[0] * sizes[1])
 
     def delta(self) -> Float[np.ndarray, "d m"]:
         """``strength written w^T`` in float64, as the output projection sees it."""

@@ -381,7 +381,7 @@ class _Sums:
         loss = _mean(self.losses)
         return Measure(
             strength=strength,
-            kl=_mean(self.kl),
+            kl=_not_negative(_mean(self.kl)),
             perplexity=None if loss is None else float(np.exp(min(loss, 700.0))),
             target_probability=_mean(self.probability),
             target_rank=float(np.median(np.concatenate(self.rank))) if self.rank else None,
@@ -404,6 +404,11 @@ def _numpy(x: Any) -> Float[np.ndarray, "..."]:
 
 def _mean(parts: Sequence[Any]) -> float | None:
     return float(np.concatenate(parts).mean()) if parts else None
+
+
+def _not_negative(kl: float | None) -> float | None:
+    """A divergence: what is below 0 of it is rounding."""
+    return 0.0 if kl is not None and kl < 0 else kl
 
 
 def _cosines(states: Float[np.ndarray, "t d"], u: Vector) -> Float[np.ndarray, "t"]:

@@ -47,7 +47,7 @@ def new_folder(folder: Path, *, force: bool, known_by: Sequence[str]) -> Iterato
     Raises
     ------
     OptionError
-        `folder` is there already, or is none that may be replaced.
+        `folder` is there already, or is none that may be replaced (with a .git, none is).
     SourceError
         It cannot be written; nothing is left behind.
     """
@@ -82,6 +82,38 @@ def new_folder(folder: Path, *, force: bool, known_by: Sequence[str]) -> Iterato
             with suppress(OSError):
                 for parent in made:
                     parent.rmdir()
+
+
+def apart(source: Path, folder: Path, *, own: bool, inside: bool) -> None:
+    """Refuse to write what would be copied into itself, or would take the model's place.
+
+    Parameters
+    ----------
+    source
+        The model's folder.
+    folder
+        What is to be written.
+    own
+        Whether it may be the model's folder itself.
+    inside
+        Whether it may lie in the model's folder.
+
+    Raises
+    ------
+    OptionError
+        It may not.
+    """
+    here, there = source.resolve(), folder.expanduser().resolve()
+    if here == there:
+        if not own:
+            raise OptionError(
+                f"{shown(folder)}: is the model's own folder, which this would replace; give "
+                "another folder"
+            )
+    elif here.is_relative_to(there) or (there.is_relative_to(here) and not inside):
+        raise OptionError(
+            f"{shown(folder)}: lies inside the model's folder, or holds it; give another folder"
+        )
 
 
 def clean(folder: Path) -> None:
@@ -133,6 +165,11 @@ def _allowed(folder: Path, force: bool, known_by: Sequence[str]) -> None:
         raise OptionError(
             f"{shown(folder)}: holds none of {', '.join(known_by)}, so it is no folder of this "
             "kind and --force does not remove it; give another folder"
+        )
+    if os.path.lexists(folder / ".git"):
+        raise OptionError(
+            f"{shown(folder)}: holds .git, the history of all that is in it, which would be "
+            "removed; move it away, or give another folder"
         )
 
 

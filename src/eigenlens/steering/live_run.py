@@ -32,7 +32,7 @@ from eigenlens.steering.eigenpair import alpha_qu, spectrum_change
 from eigenlens.steering.evaluate import Measure, Study
 from eigenlens.steering.moments import moments_of, read_inputs
 from eigenlens.steering.opening import Subject, place_of, quick
-from eigenlens.steering.options import AUTO, SteerOptions
+from eigenlens.steering.options import AUTO, NOISE, SteerOptions
 from eigenlens.steering.probes import Probe, Reader, level, reader, scaled
 from eigenlens.steering.push import Added, Term
 from eigenlens.steering.result import Steering
@@ -56,9 +56,6 @@ from eigenlens.steering.strength import (
 )
 from eigenlens.steering.target import FAINT, Realised
 from eigenlens.steering.texts import Sets, encode_file, read_sets
-
-NOISE = 1e-6
-"""KL of a resumed pass to the recorded one above which it is said."""
 
 
 @dataclass
@@ -166,6 +163,8 @@ def _steer(run: _Run) -> Steering:
     after = study.measure(None, strength, applied=_noting(edit, session, realised))
     _judge(run, before, after, realised[0].projection)
     points, window = None, None
+    if options.sweep and run.subject.head is None:
+        run.warnings.append("no sweep: it measures predictions, and the model makes none here")
     if options.sweep and run.subject.head is not None:
         points, window = _sweep(run, measure, strength, tried, before)
     activation = _activation(run, study, after, probe, Z, found)

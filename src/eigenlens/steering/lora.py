@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
-from eigenlens.errors import EigenlensError, OptionError
+from eigenlens.errors import EigenlensError, NumericsError, OptionError
 from eigenlens.inert import inert
 from eigenlens.live.load import ADAPTER_CONFIG, line, need_transformers, place_of, quiet
 from eigenlens.live.places import owner
 from eigenlens.steering.edit import Edit
-from eigenlens.steering.folders import new_folder
+from eigenlens.steering.folders import apart, new_folder
 from eigenlens.steering.target import find_target
 from eigenlens.steering.written import Written
 from eigenlens.tensors.dtypes import DTYPES
 from eigenlens.tensors.patch import Piece, raw, write_new, write_pieces
 
 WEIGHTS = "adapter_model.safetensors"
+LOST = 1e-4
+"""How much of the edit's size float32 may lose."""
 _ELSE = "write --as checkpoint or delta"
 
 
@@ -53,7 +55,9 @@ def write_lora(
     ------
     OptionError
         The edit does not fit; it acts on the last call of a shared layer; the module is none that
-        PEFT adapts; or `folder` is there.
+        PEFT adapts; or `folder` is there, or is the model's own or one around it.
+    NumericsError
+        The edit is too large or too small for float32.
     MissingDependencyError
         Without torch and transformers.
     SourceError
@@ -67,18 +71,28 @@ def write_lora(
             "all)"
         )
     module, turned = _module(checkpoint, edit)
-    size = np.sqrt(edit.dW_norm)
+    size = float(np.sqrt(edit.dW_norm))
     A = np.zeros((1, len(edit.w)), dtype=np.float32)
     B = np.zeros((len(edit.written), 1), dtype=np.float32)
-    if size > 0:
+    if edit.strength:
         along = np.asarray(edit.w, dtype=np.float64)
         written = np.asarray(edit.written, dtype=np.float64)
-        A[0] = size / np.linalg.norm(along) * along
-        B[:, 0] = np.sign(edit.strength) * size / np.linalg.norm(written) * written
+        with np.errstate(over="ignore"):
+            A[0] = size / np.linalg.norm(along) * along
+            B[:, 0] = np.sign(edit.strength) * size / np.linalg.norm(written) * written
+        parts = (B[:, 0] @ (np.sign(edit.strength) * written), A[0] @ along)
+        sizes = size * np.linalg.norm(written), size * np.linalg.norm(along)
+        if not np.allclose(np.divide(parts, sizes), 1.0, rtol=LOST):
+            raise NumericsError(
+                f"an adapter keeps the edit in float32, which cannot hold its size (|dW| = "
+                f"{edit.dW_norm:.3g}): use another strength, or --as delta"
+            )
     at = f"base_model.model.{module}"
     pieces = [_piece(f"{at}.lora_A.weight", A), _piece(f"{at}.lora_B.weight", B)]
     config = json.dumps(_config(checkpoint, module, turned), indent=2, ensure_ascii=False) + "\n"
     folder = Path(folder)
+    if checkpoint.source is not None and checkpoint.source.folder is not None:
+        apart(checkpoint.source.folder, folder, own=False, inside=True)
     with new_folder(folder, force=force, known_by=(ADAPTER_CONFIG,)) as building:
         write_pieces(building / WEIGHTS, pieces, {"format": "pt"})
         write_new(building / ADAPTER_CONFIG, config.encode())

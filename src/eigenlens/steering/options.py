@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from eigenlens.steering.edit import SITES, STEPS
 from eigenlens.steering.probes import PROBES
 
 AUTO = "auto"
+FURTHEST = 1e100
+"""Strengths are at most this large and at least its inverse: their squares fit a float64."""
+NOISE = 1e-6
+"""A KL below this, in nats per token, is rounding."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,8 @@ class SteerOptions:
                 f"{found} given: say what to steer towards by one of --token, --direction, "
                 "--contrast, --from-layer"
             )
+        if self.stack is not None and not isinstance(self.stack, str):
+            raise OptionError(f"stack is {self.stack!r}: it is a name, as decoder")
         for name, value, known in (
             ("site", self.site, SITES),
             ("steps-edited", self.steps_edited, STEPS),
@@ -102,13 +109,34 @@ class SteerOptions:
             )
 
     def _check_numbers(self) -> None:
+        for name in ("layer", "from_layer", "batch_size", "seed"):
+            value = getattr(self, name)
+            if value is None and name == "from_layer":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise OptionError(f"{name} is {value!r}: it is a whole number")
+            object.__setattr__(self, name, int(value))
+        for name in ("target_cosine", "max_kl"):
+            value = getattr(self, name)
+            if value is None and name == "target_cosine":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise OptionError(f"{name} is {value!r}: it is a number")
+            object.__setattr__(self, name, _float(value))
         if self.strength != AUTO:
-            number = isinstance(self.strength, (int, float)) and not isinstance(self.strength, bool)
-            if not number or not math.isfinite(float(self.strength)) or not float(self.strength):
+            number = isinstance(self.strength, Real) and not isinstance(self.strength, bool)
+            size = abs(_float(self.strength)) if number else math.nan
+            if not math.isfinite(size) or not size:
                 raise OptionError(
                     f"strength is {self.strength!r}: it is auto, or a number that is not 0 (a "
                     "negative one suppresses)"
                 )
+            if not 1 / FURTHEST <= size <= FURTHEST:
+                raise OptionError(
+                    f"strength is {self.strength!r}: its size lies between {1 / FURTHEST:g} and "
+                    f"{FURTHEST:g}"
+                )
+            object.__setattr__(self, "strength", _float(self.strength))
             if self.target_cosine is not None:
                 raise OptionError("--strength and --target-cosine exclude each other: give one")
         if self.target_cosine is not None and not 0 < self.target_cosine < 1:
@@ -117,6 +145,8 @@ class SteerOptions:
             )
         if not (math.isfinite(self.max_kl) and self.max_kl > 0):
             raise OptionError(f"max-kl is {self.max_kl}: it is a positive number of nats per token")
+        if self.max_kl < NOISE:
+            raise OptionError(f"max-kl is {self.max_kl}: a KL below {NOISE:g} is rounding noise")
         if self.batch_size < 1:
             raise OptionError(f"batch size is {self.batch_size}: it must be at least 1")
         if self.seed < 0:
@@ -135,8 +165,8 @@ class SteerOptions:
                 raise OptionError(f"{what}: leave out --weights-only")
         if self.strength == AUTO:
             raise OptionError(
-                "--strength auto is measured on text: with --weights-only give a number; the new "
-                "eigenvalue is about strength x q.u, which the output shows"
+                "--strength auto is measured on text: with --weights-only give a number, such as "
+                "5 (the output shows strength x q.u, about the new eigenvalue)"
             )
 
     @property
@@ -165,14 +195,54 @@ class SteerOptions:
         }
 
 
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of many digits
+        return math.inf
+
+
 def _shown(texts: Any) -> str:
     return str(texts) if isinstance(texts, (str, Path)) else f"{len(texts)} texts"
 
 
 def token_list(token: str | int | Sequence[str | int] | None) -> tuple[str | int, ...]:
-    """One token or several, as a tuple."""
+    """One token or several, as a tuple.
+
+    Raises
+    ------
+    OptionError
+        One is neither a text nor a whole number.
+    """
     if token is None:
         return ()
-    if isinstance(token, (str, int)):
-        return (token,)
-    return tuple(token)
+    several = isinstance(token, Iterable) and not isinstance(token, (str, bytes))
+    found: tuple[Any, ...] = tuple(token) if several else (token,)  # type: ignore[arg-type]
+    for one in found:
+        if isinstance(one, bool) or not isinstance(one, (str, Integral)):
+            raise OptionError(f"token is {one!r}: it is a text or a token's number, or several")
+    return tuple(one if isinstance(one, str) else int(one) for one in found)
+
+
+def two_texts(contrast: Any) -> tuple[Any, Any] | None:
+    """The two sides of a contrast.
+
+    Raises
+    ------
+    OptionError
+        They are not two, or a side is neither a file nor a list of texts.
+    """
+    if contrast is None:
+        return None
+    sides = contrast if isinstance(contrast, (tuple, list)) and len(contrast) == 2 else ()
+    if not sides or not all(_is_texts(side) for side in sides):
+        raise OptionError(
+            "contrast is no pair of texts: give two files, or two lists of texts, positive first"
+        )
+    return sides[0], sides[1]
+
+
+def _is_texts(side: Any) -> bool:
+    if isinstance(side, (str, Path)):
+        return True
+    return isinstance(side, (tuple, list)) and all(isinstance(text, str) for text in side)

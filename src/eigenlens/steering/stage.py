@@ -23,6 +23,8 @@ from eigenlens.steering.target import locate
 
 Vector = Float[np.ndarray, "d"]
 _FAR = 1e3
+_FLAT = 1e-4
+_NOTHING = 0.02
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,27 @@ class Stage:
         return self.place.plan.placement == "sandwich"
 
     def image(self, norm: Any, u: Vector) -> Vector:
-        """The unit direction that a norm module makes of u: half of ``norm(t u) - norm(-t u)``."""
+        """The unit direction that a norm module makes of u: half of ``norm(t u) - norm(-t u)``.
+
+        Raises
+        ------
+        OptionError
+            It makes nothing of u: a layer norm subtracts what all coordinates have in common.
+        """
         if norm is None:
             return u
-        both = self.through(norm, _FAR * np.stack([u, -u]))
+        other = np.resize([1.0, -1.0], len(u)) / np.sqrt(len(u))
+        both = self.through(norm, _FAR * np.stack([u, -u, other, -other]))
         found = both[0] - both[1]
-        return np.asarray(found / np.linalg.norm(found))
+        size, usual = float(np.linalg.norm(found)), float(np.linalg.norm(both[2] - both[3]))
+        flat = np.linalg.norm(u - u.mean()) < _FLAT  # what is left of it then is rounding
+        if size == 0 or (flat and size < _NOTHING * usual):
+            raise OptionError(
+                f"{self.place.label}: a norm behind it removes the direction (a layer norm "
+                "subtracts what all coordinates have in common), so that no token can carry it; "
+                "take another direction"
+            )
+        return np.asarray(found / size)
 
     def through(self, norm: Any, states: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d"]:
         """States behind a norm module, computed in the model's dtype."""

@@ -26,7 +26,7 @@ from eigenlens.steering.directions import (
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.eigenpair import alpha_qu, spectrum_change
 from eigenlens.steering.opening import layer_index
-from eigenlens.steering.options import SteerOptions, token_list
+from eigenlens.steering.options import SteerOptions, token_list, two_texts
 from eigenlens.steering.probes import PROBES, Probe, Reader, placed, reader, scaled
 from eigenlens.steering.result import Steering
 from eigenlens.steering.vector_files import of_file
@@ -126,7 +126,7 @@ def steer(
     options = SteerOptions(
         token=token_list(token),
         direction=direction,
-        contrast=None if contrast is None else (contrast[0], contrast[1]),
+        contrast=two_texts(contrast),
         from_layer=from_layer,
         layer=layer,
         stack=stack,

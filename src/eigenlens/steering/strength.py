@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from eigenlens.errors import NumericsError, OptionError
+from eigenlens.errors import NumericsError, OptionError, UnreachableError
 from eigenlens.steering.evaluate import Measure, Study
 from eigenlens.steering.rank_one import first_crossing
 
@@ -174,7 +174,9 @@ def for_cosine(study: Study, w: Float[np.ndarray, "m"], cosine: float) -> float:
     ------
     OptionError
         A norm behind the output projection makes it level off, the edit reaches several calls of
-        a shared layer, or no strength reaches it.
+        a shared layer, or none is needed.
+    UnreachableError
+        No strength reaches it.
     """
     stage = study.stage
     if stage.saturates:
@@ -204,11 +206,17 @@ def for_cosine(study: Study, w: Float[np.ndarray, "m"], cosine: float) -> float:
 
     scale = float(np.abs(readings).mean())
     start = float(np.linalg.norm(outputs, axis=1).mean()) / scale if scale > 0 else 0.0
+    unedited = mean(0.0)
+    if unedited >= cosine:
+        raise OptionError(
+            f"the tokens have a mean cosine of {unedited:.3f} without any edit: give a larger "
+            "target cosine, or --strength"
+        )
     found = first_crossing(mean, start, cosine, 1e6)
     if found is None:
         same = float(np.mean(readings > 0))
-        raise OptionError(
-            f"no strength gives a mean cosine of {cosine}: the probe reads {same:.0%} of the "
+        raise UnreachableError(
+            f"no strength gives a mean cosine of {cosine}: the probe reads {same:.2%} of the "
             "tokens with a positive sign, so that they split whatever the strength; use --probe "
             "calibrated, more --calibrate text of the same kind, or a smaller --target-cosine"
         )

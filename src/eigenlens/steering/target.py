@@ -108,15 +108,16 @@ class Target:
         new = np.empty_like(stored, order="C")
         before, after = self.view(stored), self.view(new)
         compute = np.dtype(np.float64 if stored.dtype.itemsize > 4 else np.float32)
-        written = edit.strength * np.asarray(edit.written, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            written = edit.strength * np.asarray(edit.written, dtype=np.float64)
         w = np.asarray(edit.w, dtype=np.float64)
         asked = got = along = 0.0
         changed = 0
         rows = max(1, _BLOCK // before.shape[1])
         for start in range(0, len(before), rows):
             at = slice(start, start + rows)
-            D = np.outer(written[at], w)
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
+                D = np.outer(written[at], w)
                 after[at] = (before[at].astype(compute) + D.astype(compute)).astype(stored.dtype)
             moved = after[at].astype(np.float64) - before[at].astype(np.float64)
             if not np.isfinite(moved).all():
@@ -129,9 +130,12 @@ class Target:
             got += float(np.vdot(moved, moved))
             along += float(np.vdot(moved, D))
             changed += int(np.count_nonzero(moved))
-        if asked == 0.0:
+        if edit.strength == 0.0:
             return new, Realised(1.0, 1.0, changed)
-        realised = Realised(float(np.sqrt(got / asked)), along / asked, changed)
+        none = asked == 0.0  # its squares are too small for a float64
+        realised = Realised(
+            0.0 if none else float(np.sqrt(got / asked)), 0.0 if none else along / asked, changed
+        )
         if not changed or realised.projection < VANISHED:
             raise NumericsError(
                 f"tensor '{inert(self.tensor)}': the edit vanishes in the rounding to "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
 from eigenlens.errors import OptionError
+from eigenlens.inert import inert
 from eigenlens.live.session import Session
 from eigenlens.prompts import SPLITTERS, read_prompts
 from eigenlens.tracing.feed import Feed, Prompts, read_feed
@@ -78,12 +80,41 @@ def read_sets(
 
 
 def _prompts(given: Any) -> Prompts:
+    """Raises OptionError for what is no file, no list of texts and no list of lists of ids."""
     if isinstance(given, (str, Path)):
         return Prompts(file=given)
-    given = list(given)
-    if given and not isinstance(given[0], str):
-        return Prompts(token_ids=given)
-    return Prompts(texts=given)
+    found: list[Any] = list(given) if _lists(given) else [None]
+    if all(isinstance(text, str) for text in found):
+        for text in found:
+            check_text(text)
+        return Prompts(texts=found)
+    try:
+        return Prompts(token_ids=[[index(i) for i in ids] for ids in found])
+    except TypeError as error:
+        raise OptionError(
+            "calibration and evaluation text is a file, a list of texts, or a list of lists of "
+            f"token ids; found {inert(repr(given))[:80]}"
+        ) from error
+
+
+def _lists(given: Any) -> bool:
+    return isinstance(given, Iterable) and not isinstance(given, (bytes, Mapping))
+
+
+def check_text(text: str) -> None:
+    """Check that a text can be encoded: arguments that are no UTF-8 arrive as lone surrogates.
+
+    Raises
+    ------
+    OptionError
+        It cannot.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(
+            f"the text '{inert(text[:60])}' is no Unicode text: give it in UTF-8"
+        ) from error
 
 
 def _usual(session: Session, smiles: bool, seed: int) -> Feed:
@@ -93,4 +124,6 @@ def _usual(session: Session, smiles: bool, seed: int) -> Feed:
 def encode_file(session: Session, path: str | Path | Sequence[str]) -> list[list[int]]:
     """Token ids of the prompts of a file, or of texts."""
     texts = read_prompts(path) if isinstance(path, (str, Path)) else list(path)
+    for text in texts:
+        check_text(text)
     return session.encode(texts)

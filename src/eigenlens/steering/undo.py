@@ -143,7 +143,8 @@ def untied_pieces(number: int, untied: Untied, source: Path) -> Iterator[Piece]:
 def untied_record(untied: Untied, source: Path) -> dict[str, Any]:
     """What the record says of an untied edit: the files' hashes, and where each tensor is now."""
     now = {name: new[0] for name, new in untied.copies.items()}
-    hashes = {file: file_sha256(inside(source, file)) for file in untied.files}
+    texts = [CONFIG, *([] if untied.index is None else [INDEX])]
+    hashes = {file: file_sha256(inside(source, file)) for file in (*untied.files, *texts)}
     return {"files": hashes, "tensors": now, "key": untied.key}
 
 
@@ -190,7 +191,7 @@ def unsteer(folder: str | Path) -> Undone:
             f"{shown(folder)}: holds no {RECORD} with edits, so nothing is to be undone"
         )
     edit, left = edits[-1], edits[:-1]
-    if isinstance(edit.get("untied"), dict):
+    if "untied" in edit or (_is_file(folder / UNDO) and _kept_files(_undo_file(folder), len(left))):
         _tie(folder, edit, left)
         return Undone(folder, edit, len(left))
     resumed = _restore(folder, edit, len(left))
@@ -200,9 +201,9 @@ def unsteer(folder: str | Path) -> Undone:
 
 def _weights(folder: Path, edit: Mapping[str, Any]) -> SafetensorsFile:
     file = str(edit["file"])
-    if ".." in Path(file).parts or Path(file).is_absolute() or not (folder / file).is_file():
+    if ".." in Path(file).parts or Path(file).is_absolute() or not _is_file(folder / file):
         raise SourceError(
-            f"{shown(folder)}: has no file '{inert(file)}', which {RECORD} says was edited; "
+            f"{shown(folder)}: has no file '{inert(file[:200])}', which {RECORD} says was edited; "
             "nothing was changed"
         )
     found = SafetensorsFile(inside(folder, file))
@@ -214,9 +215,34 @@ def _weights(folder: Path, edit: Mapping[str, Any]) -> SafetensorsFile:
     return found
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
+def _kept_files(undo: SafetensorsFile, number: int) -> set[str]:
+    """The files that an undo file keeps something of, for an edit that untied shared layers."""
+    start = f"{number}/"
+    return {name.removeprefix(start) for name in undo.names() if name.startswith(start)}
+
+
+def _undo_of(folder: Path, number: int, pieces: Sequence[str]) -> SafetensorsFile:
+    """The undo file, which has to hold what it is asked for."""
+    undo = _undo_file(folder)
+    lost = [piece for piece in pieces if piece not in undo.names()]
+    if lost:
+        raise FormatError(
+            f"{shown(undo.path)}: keeps no '{inert(lost[0][:200])}', which edit {number + 1} of "
+            f"{RECORD} needs; nothing was changed, take the original model"
+        )
+    return undo
+
+
 def _original(folder: Path, edit: Mapping[str, Any], number: int, like: Any) -> Any:
     """The kept tensor, held against its hash, type and shape."""
-    undo = _undo_file(folder)
+    undo = _undo_of(folder, number, [str(number)])
     kept = undo.read(str(number))
     if (
         kept.dtype != like.dtype
@@ -288,11 +314,24 @@ def _tie(folder: Path, edit: Mapping[str, Any], left: list[dict[str, Any]]) -> N
             f"{shown(found.path)}: tensor '{inert(name)}' was changed since it was edited; nothing "
             "was undone, take the original model"
         )
-    undo, untied = _undo_file(folder), edit["untied"]
-    hashes, tensors = untied.get("files"), untied.get("tensors")
-    if not isinstance(hashes, dict) or not isinstance(tensors, dict):
-        raise FormatError(f"{shown(folder / RECORD)}: does not say what was untied; damaged")
-    texts = {CONFIG, *([INDEX] if f"{number}/{INDEX}" in undo.names() else [])}
+    untied = edit.get("untied")
+    stated = untied if isinstance(untied, dict) else {}
+    hashes, tensors = stated.get("files"), stated.get("tensors")
+    if not (isinstance(hashes, dict) and isinstance(tensors, dict)) or not all(
+        isinstance(name, str) for name in tensors.values()
+    ):
+        raise FormatError(
+            f"{shown(folder / RECORD)}: does not say what was untied; take the record from where "
+            "the folder was written"
+        )
+    undo = _undo_of(folder, number, [f"{number}/{file}" for file in (CONFIG, *hashes)])
+    kept = _kept_files(undo, number)
+    texts = kept & {CONFIG, INDEX}
+    if str(edit["file"]) not in hashes or not kept <= {*hashes, *texts}:
+        raise FormatError(
+            f"{shown(folder / RECORD)}: does not state every file that was untied; nothing was "
+            "undone, take the record from where the folder was written"
+        )
     files, _ = listed(folder)
     with new_folder(folder, force=True, known_by=(RECORD,)) as building:
         for file in files:
@@ -304,13 +343,13 @@ def _tie(folder: Path, edit: Mapping[str, Any], left: list[dict[str, Any]]) -> N
             elif file in hashes:
                 header = undo.read(f"{number}/{file}").tobytes()
                 _make_again(target, header, inside(folder, file), tensors)
-                if file_sha256(target) != hashes[file]:
-                    raise FormatError(
-                        f"{shown(folder / file)}: another tensor of it was changed since it was "
-                        "edited; nothing was undone, take the original model"
-                    )
             else:
                 copy_file(folder / file, target, link=True)
+            if file in hashes and file_sha256(target) != hashes[file]:
+                raise FormatError(
+                    f"{shown(folder / file)}: another tensor of it was changed since it was "
+                    "edited, or what was kept of it; nothing was undone, take the original model"
+                )
         if left:
             write_undo(building / UNDO, folder, number, ())
             write_new(building / RECORD, record_bytes(left))
@@ -323,7 +362,7 @@ def _make_again(target: Path, header: bytes, now: Path, tensors: Mapping[str, st
         entries = json.loads(header[8:])
         entries.pop("__metadata__", None)
         order = sorted(entries, key=lambda name: (entries[name]["data_offsets"], name))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{shown(now.parent / UNDO)}: a header that it keeps is damaged; nothing was undone, "
             "take the original model"

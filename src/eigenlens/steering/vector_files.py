@@ -58,9 +58,10 @@ def of_file(path: str | Path, d: int, layer: int) -> Direction:
 
 
 def _npy(path: Path, layer: int) -> tuple[Any, str]:
+    # Mapped, so that a file of another kind or a header that lies costs no memory.
     try:
-        return np.load(path, allow_pickle=False), ""
-    except (ValueError, EOFError, OSError) as error:
+        return np.lib.format.open_memmap(path, mode="r"), ""
+    except (ValueError, OverflowError, EOFError, OSError) as error:
         raise FormatError(
             f"{shown(path)}: is no .npy file of plain numbers ({inert(str(error))[:80]}); save the "
             "vector with numpy.save as floats"

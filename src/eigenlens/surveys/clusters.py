@@ -7,6 +7,7 @@ TLS is for (``tls://``, see docs/survey.md).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from eigenlens.inert import inert
 LOCAL = "127.0.0.1"
 MEMORY_SHARE = 0.85
 """Part of the machine's memory that local workers may fill together."""
-CONNECT_SECONDS = 15.0
+CONNECT_SECONDS = 10.0
 WORKER_SECONDS = 60.0
 
 _LOCAL_CONFIG = {
@@ -147,6 +148,7 @@ def _remote(scheduler: str) -> Iterator[Workers]:
 
     shown = inert(scheduler)
     try:
+        _knock(scheduler)
         client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         text = " ".join(str(error).split())[:150]
@@ -165,6 +167,30 @@ def _remote(scheduler: str) -> Iterator[Workers]:
         yield Workers(client, client.dashboard_link)
     finally:
         client.close()
+
+
+def _knock(scheduler: str) -> None:
+    """Connect and hang up: a client that fails to connect takes half a minute to go away.
+
+    In a thread of its own, since the caller's may have a loop already (a notebook).
+
+    Raises
+    ------
+    OSError, ValueError, TypeError
+        Nothing answers, or it is no address; what dask says of it.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    async def attempt() -> None:
+        arguments = Security().get_connection_args("client")
+        comm = await connect(scheduler, timeout=CONNECT_SECONDS, **arguments)
+        await comm.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, attempt()).result()
 
 
 @contextmanager

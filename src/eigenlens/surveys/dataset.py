@@ -28,6 +28,7 @@ STALE_SECONDS = 3600.0
 
 _LOCK = ".lock"
 _FILE = re.compile(r"([0-9a-f]{32})-(\d{1,6})-of-(\d{1,6})\.parquet")
+_NEVER_NULL = ("source", "key", "part", "parts")
 _LONGEST = 200  # bytes of a folder's name; file systems allow 255
 
 
@@ -131,9 +132,6 @@ class Dataset:
 
     def parts(self, name: str) -> list[Part]:
         """The files of a model that read back whole; damaged and abandoned ones are removed."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         found = []
         place = self.folder / folder_name(name)
         with suppress(FileNotFoundError):
@@ -143,9 +141,7 @@ class Dataset:
                     if path.name.startswith(".eigenlens-") and _age(path) > STALE_SECONDS:
                         path.unlink(missing_ok=True)
                     continue
-                try:
-                    pq.read_metadata(path)
-                except (pa.ArrowException, OSError):
+                if not _reads(path):
                     path.unlink(missing_ok=True)
                     continue
                 found.append(Part(path, match[1], int(match[2]), int(match[3])))
@@ -167,7 +163,7 @@ class Dataset:
         made_by = {"key": key, "part": part, "parts": parts, "eigenlens_version": __version__}
         table = pa.Table.from_pylist([{**row, **made_by} for row in rows], schema=schema())
         sink = io.BytesIO()
-        pq.write_table(table, sink)
+        pq.write_table(table, sink, write_page_checksum=True)
         place = self.folder / folder_name(name)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -199,30 +195,48 @@ class Dataset:
         shown = inert(str(self.folder))
         if not self.folder.is_dir():
             raise SourceError(f"{shown}: no such folder; give the --out of a survey")
-        files = sorted(str(p) for p in self.folder.glob("model=*/*.parquet"))
+        files = sorted(str(p) for p in self.folder.glob("model=*/*.parquet") if _is_part(p))
         if not files:
             return
         try:
-            data = ds.dataset(files, schema=schema(), format="parquet")
+            checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+            form = ds.ParquetFileFormat(default_fragment_scan_options=checked)
+            data = ds.dataset(files, schema=schema(), format=form)
             for batch in data.to_batches(columns=list(columns), batch_size=4096):
-                yield batch.to_pylist()
+                rows = batch.to_pylist()
+                if any(None in (row.get(name, "") for name in _NEVER_NULL) for row in rows):
+                    raise FormatError(
+                        f"{shown}: a parquet file in it is not of a survey (rows without "
+                        f"{', '.join(_NEVER_NULL)}); delete it and run the survey again"
+                    )
+                yield rows
         except (pa.ArrowException, OSError) as error:
             text = " ".join(str(error).split())[:200]
+            bad = next((name for name in files if not _reads(Path(name))), shown)
             raise FormatError(
-                f"{shown}: a file of the survey cannot be read ({inert(text)}); delete it and run "
-                "the survey again"
+                f"{inert(bad)}: a file of the survey cannot be read ({inert(text)}); run the "
+                "survey again, which computes it anew, or delete it"
             ) from None
+
+    def foreign(self) -> list[str]:
+        """Parquet files in the folders of models that no survey wrote; they are passed over."""
+        found = self.folder.glob("model=*/*.parquet")
+        return sorted(f"{p.parent.name}/{p.name}" for p in found if not _is_part(p))
 
     def record(self) -> dict[str, Any]:
         """What the last runs wrote down; empty where nothing is, or nothing that reads.
 
-        Keys are ``options`` and ``members`` (by name: None, or why it failed).
+        Keys are ``options``, ``members`` (by name: None, or why it failed) and ``other_options``
+        (names of checkpoints whose rows a run with other options left behind).
         """
         try:
             found = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
-            if found["schema"] == RECORD_SCHEMA and isinstance(found["members"], dict):
-                return dict(found)
-        except (OSError, ValueError, KeyError, TypeError):
+            members, options = found["members"], found["options"]
+            texts = all(v is None or isinstance(v, str) for v in members.values())
+            if found["schema"] == RECORD_SCHEMA and isinstance(options, dict) and texts:
+                other = [x for x in found.get("other_options", []) if isinstance(x, str)]
+                return {"options": options, "members": members, "other_options": other}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
         return {}
 
@@ -254,6 +268,22 @@ def schema() -> Any:
 
 def _is_ours(name: str) -> bool:
     return name.startswith(("model=", ".")) or name == RECORD
+
+
+def _is_part(path: Path) -> bool:
+    return _FILE.fullmatch(path.name) is not None and path.is_file()
+
+
+def _reads(path: Path) -> bool:
+    """Whether a file reads back whole, by the checksums of its pages, and has our columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            return bool(file.read().schema.names == list(COLUMNS))
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def _age(path: Path) -> float:

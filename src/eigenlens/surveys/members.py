@@ -211,7 +211,30 @@ def _matches(pattern: str, where: str, warnings: list[str]) -> list[Member]:
     if folders:
         noun = "folder has" if folders == 1 else "folders have"
         warnings.append(f"{inert(pattern)}: {folders} {noun} no config.json and left out")
-    return [member(name) for name in found]
+    once = _once(found)
+    if len(once) < len(found):
+        warnings.append(
+            f"{inert(pattern)}: {len(found) - len(once)} of {len(found)} lead to one of the others "
+            "through a symbolic link and left out"
+        )
+    return [member(name) for name in once]
+
+
+def _once(names: list[str]) -> list[str]:
+    """Each place once, by its shortest name: links may lead there again, in a circle for ever.
+
+    Links to single weight files count: a cache of the hub keeps two revisions of equal weights as
+    two links to one file.
+    """
+    shortest: dict[str, str] = {}
+    for name in names:
+        path = Path(name)
+        place = path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+        known = shortest.get(str(place))
+        if known is None or len(path.parts) < len(Path(known).parts):
+            shortest[str(place)] = name
+    kept = set(shortest.values())
+    return [name for name in names if name in kept]
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:

@@ -65,6 +65,8 @@ class Runner:
         Called with a checkpoint's state when it fails.
     progress
         See `Progress`.
+    planned
+        Called with a checkpoint's state when rows of other options are gone from its folder.
     """
 
     workers: Workers
@@ -73,6 +75,7 @@ class Runner:
     members: Sequence[Member]
     failed: Callable[[State], None]
     progress: Progress | None = None
+    planned: Callable[[State], None] | None = None
     states: list[State] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _ready: deque[Task] = field(default_factory=deque)
@@ -81,6 +84,7 @@ class Runner:
     _declared: list[dict[str, float]] = field(default_factory=list)
     _coming: Queue[Any] = field(default_factory=Queue)
     _done: int = 0
+    _tell_next: float = 0.0
     _seen: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
@@ -239,6 +243,8 @@ class Runner:
         state.kept = not plan.rows and not plan.todo
         name = state.member.name
         self.data.drop_others(name, plan.key, plan.parts)
+        if self.planned is not None:
+            self.planned(state)
         for part, rows in plan.rows.items():
             self.data.write(name, plan.key, part, plan.parts, rows)
             self._done += 1
@@ -259,7 +265,8 @@ class Runner:
 
     def _tell(self, name: str) -> None:
         """Layers done and in all; checkpoints without a plan count as the average planned one."""
-        if self.progress is None:
+        begun = time.monotonic()
+        if self.progress is None or (name and begun < self._tell_next):
             return
         planned = [s for s in self.states if s.parts and not s.kept and s.reason is None]
         unknown = sum(1 for s in self.states if not s.parts and s.reason is None)
@@ -268,6 +275,8 @@ class Runner:
         finished = sum(1 for s in self.states if s.reason or (s.parts and not s.open))
         text = f"{name} ({finished} of {len(self.states)} checkpoints)" if name else ""
         self.progress(self._done, max(round(known + each * unknown), self._done), text)
+        # Counting takes as long as the list is: of a long one it is told less often.
+        self._tell_next = time.monotonic() + 20 * (time.monotonic() - begun)
 
 
 def _lost(what: str) -> SourceError:

@@ -63,7 +63,8 @@ class _Gathered:
 
     def summary(self, name: str, reason: str | None) -> ModelSummary:
         """The entry of the checkpoint."""
-        whole = bool(self.parts) and len(self.parts) == self.of
+        one = len({key for key, _ in self.parts}) == 1
+        whole = one and len(self.parts) == self.of
         status = "complete" if whole else "partial" if self.parts else "missing"
         layers = sum(self.regimes.values())
         series, step = training(name)
@@ -81,6 +82,10 @@ class _Gathered:
             **facts,
             **found,
         )
+
+
+def _other(n: int) -> str:
+    return "a parquet file" if n == 1 else f"one of {n} parquet files"
 
 
 def summary(folder: str | Path) -> Survey:
@@ -120,7 +125,21 @@ def summarise(
     for batch in data.batches(_COLUMNS):
         for row in batch:
             found.setdefault(row["source"], _Gathered()).add(row)
+    warnings = list(warnings)
+    foreign = data.foreign()
+    if foreign:
+        warnings.append(
+            f"{inert(foreign[0])}: {_other(len(foreign))} no survey wrote; they are passed over "
+            "here, but readers of the whole folder take them in: delete them"
+        )
     record = data.record()
+    others = [name for name in record.get("other_options", []) if name in found]
+    if others:
+        noun = "a checkpoint" if len(others) == 1 else f"{len(others)} checkpoints"
+        warnings.append(
+            f"the rows of {noun} are of an earlier run with other options ({others[0]}): survey "
+            "them again with these, or keep surveys with different options in folders of their own"
+        )
     members: dict[str, str | None] = record.get("members", {})
     if not found and not record:
         raise SourceError(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eigenlens.errors import OptionError
 from eigenlens.prompts import read_prompts
@@ -132,18 +135,18 @@ def _run(
     record = data.record()
     reasons: dict[str, str | None] = dict(record.get("members", {}))
     reasons |= dict.fromkeys(m.name for m in members.found)
-    content = {"options": question.to_dict(), "members": reasons}
-    data.write_record(content)
-
-    def failed(state: State) -> None:
-        reasons[state.member.name] = state.reason
-        data.write_record(content)
-
+    options = question.to_dict()
+    other = set(record.get("other_options", []))
+    if record and record["options"] != json.loads(json.dumps(options)):
+        other |= set(record["members"])
+    told = _Record(data, options, reasons, other)
     gpu = question.trace is not None and question.trace.needs_gpu
-    with connected(workers, scheduler, gpu=gpu) as cluster:
+    with connected(workers, scheduler, gpu=gpu) as cluster, told:
         if note is not None and cluster.dashboard:
             note(f"dashboard: {cluster.dashboard}")
-        runner = Runner(cluster, data, question, members.found, failed, progress)
+        runner = Runner(
+            cluster, data, question, members.found, told.failed, progress, planned=told.planned
+        )
         runner.run()
     kept = sum(state.kept for state in runner.states)
     broken = sum(state.reason is not None for state in runner.states)
@@ -155,6 +158,48 @@ def _run(
     )
     asked = [member.name for member in members.found]
     return summarise(data, run, [*members.warnings, *runner.warnings], asked)
+
+
+@dataclass
+class _Record:
+    """The record of a run: written when it begins, when something fails, and when it ends.
+
+    A long one is written less often: no more than a twentieth of the time goes into it.
+    """
+
+    data: Dataset
+    options: dict[str, Any]
+    reasons: dict[str, str | None]
+    other: set[str]
+    _next: float = 0.0
+
+    def __enter__(self) -> None:
+        self._write()
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+
+    def failed(self, state: State) -> None:
+        """A checkpoint failed."""
+        self.reasons[state.member.name] = state.reason
+        if time.monotonic() >= self._next:
+            self._write()
+
+    def planned(self, state: State) -> None:
+        """What other options left of a checkpoint is gone."""
+        self.other.discard(state.member.name)
+
+    def _write(self) -> None:
+        begun = time.monotonic()
+        self.data.write_record(
+            {
+                "options": self.options,
+                "members": self.reasons,
+                "other_options": sorted(self.other),
+            }
+        )
+        now = time.monotonic()
+        self._next = now + 20 * (now - begun)
 
 
 def _texts(prompts: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -61,6 +61,7 @@ def summary(answers: Sequence[Answer], spectrum: Spectrum | None, notes: Sequenc
     for i, answer in enumerate(answers):
         # Five cards: the longest answer has a row of its own, the others stand in pairs.
         size = (" full" if i == 2 else " wide") * (len(answers) == 5)
+        size += " full" * (len(answers) == 1)
         kind = f"card{size}{' unknown' * (not answer.known)}"
         cards.append(
             f'<div class="{kind}"><h3>{text(answer.question)}</h3>'
@@ -132,7 +133,7 @@ def draw(section: Section, material: Material) -> Drawn:
         figure = FIGURES[name]
         data = figure.data(result)
         if n_rows(data) == 0:
-            reasons.append(EMPTY[name])
+            reasons.append(_empty(name, material))
             continue
         if name == "regimes" and len(data["position"]) == 1:
             continue  # one bar says less than the summary
@@ -151,6 +152,17 @@ def draw(section: Section, material: Material) -> Drawn:
     for reason in dict.fromkeys(reasons):
         body += f'<p class="note">{text(reason)}</p>'
     return Drawn(f"{head}{body}</section>", plots, found, reasons[0] if not figures else None)
+
+
+def _empty(name: str, material: Material) -> str:
+    """Why a figure has nothing to show."""
+    found = material.spectrum
+    if FIGURES[name].needs == "spectrum" and found is not None:
+        if not found.layers:
+            return EMPTY["eigenvalues"]
+        if name == "heads" and any(x.heads for x in found.layers):
+            return "Every head of these layers is 0 or is not square."
+    return EMPTY[name]
 
 
 def more(name: str, material: Material) -> str:

@@ -93,6 +93,9 @@ def _regime(result: Spectrum) -> Answer:
 
 def _strength(result: Spectrum) -> Answer:
     led = [x for x in result.layers if x.gap is not None and x.regime != "no_consensus"]
+    if not result.layers:
+        text = "Without eigenvalues nothing can be said of a pull."
+        return Answer(QUESTIONS["strength"], "Not known", text, known=False)
     if not led:
         text = "No layer has a leading direction that grows."
         return Answer(QUESTIONS["strength"], "No pull", text)

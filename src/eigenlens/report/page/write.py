@@ -10,6 +10,7 @@ from typing import Any
 
 from eigenlens.cache import Cache
 from eigenlens.dynamics.result import Simulation
+from eigenlens.dynamics.simulate import check_steps
 from eigenlens.errors import OptionError
 from eigenlens.report.page.assemble import assemble, plotly_script
 from eigenlens.report.page.blocks import Drawn, draw, provenance, summary
@@ -154,6 +155,7 @@ def make_report(
     plotly_script()  # what is missing is said before the work is done
     chosen = choose(sections)
     asked = _options(options)
+    _check_steps(chosen, asked)
     material = Material(spectrum=spectrum, trace=trace, simulate=simulation, states=states)
     gather(source, chosen, asked, material, cache=cache, progress=progress)
     checkpoint = material.checkpoint
@@ -168,6 +170,12 @@ def _options(options: Mapping[str, Any]) -> Options:
         if name not in known:
             raise OptionError(f"option {name!r} is unknown; use some of {', '.join(known)}")
     return Options(**options)
+
+
+def _check_steps(chosen: Sequence[Section], options: Options) -> None:
+    """A number of steps that cannot be is said before the work, not as a missing part."""
+    if any(section.needs == "simulate" for section in chosen):
+        check_steps(options.steps)
 
 
 def _page(

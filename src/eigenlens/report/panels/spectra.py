@@ -87,12 +87,10 @@ def heads(result: Spectrum) -> Columns:
         lead = complex(layer.eigenvalues[0]) if layer.eigenvalues.size else 0j
         for head in layer.heads or ():
             share = None if head.share is None or lead == 0 else (head.share / lead).real
-            rows.append(
-                (
-                    *(position, layer.stack, layer.kind, layer.layer, label, head.head),
-                    *(head.ov_trace_ratio, head.copying_score, share),
-                )
-            )
+            measures = (head.ov_trace_ratio, head.copying_score, share)
+            if measures != (None, None, None):  # a head whose matrix is 0 has none
+                place = (position, layer.stack, layer.kind, layer.layer, label, head.head)
+                rows.append((*place, *measures))
     return columns(_HEADS, rows)
 
 

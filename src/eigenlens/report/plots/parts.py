@@ -64,6 +64,17 @@ def layer_axis(positions: Sequence[int], labels: Sequence[str], title: str) -> d
     }
 
 
+def layer_ticks(data: Columns) -> dict[str, Any]:
+    """Ticks of a colour bar over layers: the names of some of them, never a half."""
+    found = dict(zip(data["position"], data["label"], strict=True))
+    shown = sorted(found)[:: max(1, -(-len(found) // 7))]
+    return {
+        "tickmode": "array",
+        "tickvals": shown,
+        "ticktext": [safe(found[p]) for p in shown],
+    }
+
+
 def where(data: Columns, **wanted: Any) -> list[int]:
     """Rows whose columns have these values."""
     length = len(next(iter(data.values()), []))

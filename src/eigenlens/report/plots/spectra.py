@@ -14,6 +14,7 @@ from eigenlens.report.plots.parts import (
     broken,
     control,
     layer_axis,
+    layer_ticks,
     layout,
     safe,
     take,
@@ -52,6 +53,9 @@ def eigenvalues(data: Columns) -> Plot:
     across, up = _window(data, list(range(n)))
     shape = (up[1] - up[0]) / (across[1] - across[0])
     round_ = {"scaleanchor": "x"} if shape > _FLAT else {}
+    if _FLAT < shape < _ROOM:  # the circle stays round, with room above and below
+        up = [y * _ROOM / shape for y in up]
+        shape = _ROOM
     plot: Plot = {
         "data": [circle, *_marks(data, list(range(n)), len(positions) > 1)],
         "layout": layout(
@@ -72,8 +76,10 @@ def eigenvalues(data: Columns) -> Plot:
     return with_frames(plot, frames, control("slider", "layer", shown))
 
 
-_FLAT = 0.4
+_FLAT = 0.2
 """Height over width of the plane below which its axes have scales of their own."""
+_ROOM = 0.6
+"""Height over width that a plane with a round circle has at least."""
 
 
 def _frame(name: str, data: Columns, rows: list[int], by_depth: bool) -> dict[str, Any]:
@@ -113,12 +119,11 @@ def _marks(data: Columns, rows: list[int], by_depth: bool) -> list[dict[str, Any
         )
         if by_depth and not leading:
             colour["colorbar"] = {
-                "title": {"text": "layer", "side": "top"},
+                "title": {"text": "layer", "side": "right"},
                 "thickness": 10,
                 "len": 0.7,
                 "outlinewidth": 0,
-                "tickformat": "d",
-                "nticks": 7,
+                **layer_ticks(data),
             }
         colour["showscale"] = by_depth and not leading
         out.append(
