@@ -215,6 +215,12 @@ def for_cosine(study: Study, w: Float[np.ndarray, "m"], cosine: float) -> float:
     found = first_crossing(mean, start, cosine, 1e6)
     if found is None:
         same = float(np.mean(readings > 0))
+        if same == 1.0:
+            most = max(mean(start * 10.0**power) for power in range(-2, 7))
+            raise UnreachableError(
+                f"no strength gives a mean cosine of {cosine}: all tokens go the wanted way and "
+                f"it levels off at {most:.3f}; use a smaller --target-cosine"
+            )
         raise UnreachableError(
             f"no strength gives a mean cosine of {cosine}: the probe reads {same:.2%} of the "
             "tokens with a positive sign, so that they split whatever the strength; use --probe "
