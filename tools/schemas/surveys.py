@@ -186,8 +186,12 @@ SURVEY_RECORD = closed(
         "schema": {"const": "eigenlens.survey-record/1"},
         "options": SURVEY_OPTIONS,
         "members": keyed(MAYBE_STR),
+        "other_options": many(STR),
     },
-    words={"members": "By checkpoint why it failed; null where it did not."},
+    words={
+        "members": "By checkpoint why it failed; null where it did not.",
+        "other_options": "Checkpoints whose rows are of an earlier survey with other options.",
+    },
 )
 SPHERE = closed(
     {
