@@ -136,3 +136,16 @@ def test_verification_keeps_transformers_quiet(folder: Path) -> None:
         env={k: v for k, v in os.environ.items() if k not in loud},
     )
     assert done.stderr == ""
+
+
+def test_an_interrupt_while_modules_load_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    import eigenlens.cli
+    from eigenlens.cli import app
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        eigenlens.cli.main()
+    assert ended.value.code == 130

@@ -291,8 +291,9 @@ def _on_top(result: Steering, change: Change) -> str:
             f"eigenvector has a cosine of {_cosine4(after.cos_direction)} with the direction."
         )
     if after.cos_direction >= 0.95:
+        again = "now leads" if change.before.cos_direction < 0.95 else "leads, as it did before,"
         return (
-            f"The direction now leads the spectrum of {where}: its leading eigenvector has a "
+            f"The direction {again} the spectrum of {where}: its leading eigenvector has a "
             f"cosine of {_cosine4(after.cos_direction)} with it (before "
             f"{_cosine4(change.before.cos_direction)}), and the eigenvalue "
             f"{_leading(after)}{exact}."

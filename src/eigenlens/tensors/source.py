@@ -128,6 +128,8 @@ def _resolve_folder(folder: Path, label: str) -> Source:
     if not (folder / "config.json").exists():
         gguf = sorted(folder.glob("*.gguf"))
         hint = f"; it holds {inert(gguf[0].name)}: give that file" if gguf else ""
+        if (folder / "adapter_config.json").exists():
+            hint = ": it holds an adapter; merge it into its base model with peft, and give that"
         raise SourceError(
             f"{shown(folder)}: has no config.json, so is not a model "
             f"folder{hint or '; give the folder that has it'}"
