@@ -21,7 +21,7 @@ from typing import Any
 
 from measure import goal, run_json, table
 
-LAYERS = 16
+LAYERS = 32
 D = 640  # geev of this size takes one core about a second
 FASTER = 1.7
 
