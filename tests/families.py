@@ -157,7 +157,7 @@ ALSO: dict[str, list[dict[str, Any]]] = {
 def switches(model_type: str) -> list[dict[str, Any]]:
     """Config values that decide a fact of a row's stacks otherwise than the zoo's model does."""
     from eigenlens.circuit.architectures import ARCHITECTURES
-    from eigenlens.circuit.rows import Switch
+    from eigenlens.circuit.facts import Switch
     from zoo import config_of
 
     config = config_of(model_type)

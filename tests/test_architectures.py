@@ -11,9 +11,11 @@ import pytest
 from eigenlens.circuit.architectures import ARCHITECTURES, REFUSED, merge
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.circuit.config import Config, class_defaults
+from eigenlens.circuit.facts import Cases, Switch, decide
 from eigenlens.circuit.geometry import find_geometry
 from eigenlens.circuit.resolve import find_architecture
-from eigenlens.circuit.rows import KEYS, Cases, Listed, Switch, albert_groups, decide
+from eigenlens.circuit.rows import KEYS, Listed
+from eigenlens.circuit.slots import albert_groups
 from eigenlens.errors import ArchitectureError, FormatError, ShapeError
 from families import FAMILIES
 

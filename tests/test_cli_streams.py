@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,3 +280,42 @@ def test_a_closed_stdout_is_told() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.splitlines() == ["eigenlens: cannot write to stdout: it is closed"]
+
+
+def on_a_terminal(width: int, *args: str | Path) -> list[str]:
+    """The lines that a command writes to a terminal of this width."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    command = [sys.executable, "-m", "eigenlens", *(str(a) for a in args)]
+    done = subprocess.run(command, stderr=slave, stdout=subprocess.DEVNULL, timeout=60, check=False)
+    os.close(slave)
+    seen = b""
+    try:
+        while piece := os.read(master, 65536):
+            seen += piece
+    except OSError:
+        pass  # how a pseudo terminal ends
+    os.close(master)
+    assert done.returncode == 1
+    return seen.decode().splitlines()
+
+
+@pytest.mark.parametrize("width", [50, 72, 200])
+def test_an_error_fits_the_terminal_and_is_one_line_elsewhere(tmp_path: Path, width: int) -> None:
+    place = tmp_path / "a folder with many words in its name" / "out.txt"
+    args = ("samples", "--out", place)
+    lines = on_a_terminal(width, *args)
+    whole = process(*args).stderr
+    assert len(whole.splitlines()) == 1
+    assert " ".join(line.strip() for line in lines) == whole.strip()
+    assert sum(str(place) in line for line in lines) == 1, "a path that can be copied"
+    assert all(len(line) <= width or str(place) in line for line in lines)
+    assert len(lines) > 1 or width > len(whole)
+    assert lines[0].startswith("eigenlens: ")
+    assert all(line.startswith("  ") and line[2] != " " for line in lines[1:])
+
+
+def test_a_terminal_that_tells_no_width_has_80_columns() -> None:
+    lines = on_a_terminal(0, "spectrum", "no-such-model", "--quiet")
+    assert len(lines) == 2
+    assert all(len(line) <= 80 for line in lines)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import eigenlens
-from eigenlens.cli.spectrum import OperatorName, OrderName, SolverName
+from eigenlens.cli.choices import Dtype, Format, OperatorName, OrderName, SolverName
 from eigenlens.report.serialise import FORMATS
 from eigenlens.spectra.maps import OPERATORS
 from eigenlens.spectra.orders import ORDERS
@@ -178,7 +178,6 @@ def test_choices_of_the_command_line_are_the_tables() -> None:
     assert set(OperatorName) == set(OPERATORS)
     assert set(SolverName) == {"auto", *SOLVERS}
     from eigenlens.arrays import COMPUTE_DTYPES
-    from eigenlens.cli.options import Dtype, Format
 
     assert set(Dtype) == set(COMPUTE_DTYPES)
     assert set(Format) == {"table", *FORMATS}

@@ -126,6 +126,11 @@ def test_bad_options_are_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_session_is_given_back_as_it_is(half: Path) -> None:
+    session = open_session(half)
+    assert open_session(session, dtype="float64", tokenizer=False) is session
+
+
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(SourceError, match="a list has no model to run"):
         open_session([1, 2])

@@ -10,7 +10,7 @@ import pytest
 from eigenlens.circuit.architectures import ARCHITECTURES
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.circuit.resolve import find_geometry
-from eigenlens.circuit.rows import Stages
+from eigenlens.circuit.stages import Stages
 
 RNG = np.random.default_rng(0)
 TINY = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}

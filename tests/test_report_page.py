@@ -26,6 +26,7 @@ from eigenlens.cli.app import app
 from eigenlens.errors import MissingDependencyError, OptionError, SourceError
 from eigenlens.report.page import Report, make_report, write_report
 from eigenlens.report.page.embed import rounded, script_json
+from eigenlens.report.page.gather import Material
 from eigenlens.report.page.private import Veil
 from eigenlens.report.page.sections import SECTIONS
 from eigenlens.report.page.states import N_PROMPTS
@@ -440,7 +441,7 @@ def test_without_torch_the_page_says_so(monkeypatch: pytest.MonkeyPatch, offline
         raise MissingDependencyError("torch is not installed: pip install 'eigenlens[models]'")
 
     monkeypatch.setattr(gathering, "_opened", absent)
-    report = make_report("sample:gpt2-tiny", spectrum=offline.material.spectrum)
+    report = make_report("sample:gpt2-tiny", given=Material(spectrum=offline.material.spectrum))
     assert set(report.missing) == {"alignment", "collapse", "sphere", "simulate"}
     for name in report.missing:
         html = report.html.split(f'<section id="{name}"')[1].split("</section>")[0]
@@ -464,7 +465,8 @@ def test_results_that_exist_are_not_computed_again(
         monkeypatch.setattr(gathering, name, never)
     m = made.material
     again = make_report(
-        None, spectrum=m.spectrum, trace=m.trace, simulation=m.simulate, states=m.states
+        None,
+        given=Material(spectrum=m.spectrum, trace=m.trace, simulate=m.simulate, states=m.states),
     )
     assert again.missing == {}
     assert again.record["trace"]["layers"] == made.record["trace"]["layers"]
@@ -540,7 +542,7 @@ def test_stacks_are_told_apart() -> None:
     line = PLOTS["depth"](FIGURES["depth"].data(whole))["data"][1]
     assert line["x"] == [0, 1, None, 2, 3]  # no line from one stack to the other
     assert FIGURES["regimes"].data(whole)["label"][:3] == ["encoder 0", "encoder 1", "decoder 0"]
-    page = Page(make_report(None, spectrum=whole, sections=["spectrum"]).html)
+    page = Page(make_report(None, given=Material(spectrum=whole), sections=["spectrum"]).html)
     assert "real dominant: encoder 0; decoder 0-1" in page.text
 
 
@@ -647,14 +649,16 @@ def test_a_model_whose_heads_are_zero_has_a_page(tmp_path: Path) -> None:
 def test_steps_that_cannot_be_are_refused(offline: Report) -> None:
     with pytest.raises(OptionError, match="steps is 0"):
         make_report("sample:gpt2-tiny", sections=["simulate"], steps=0)
-    made = make_report(None, sections=["spectrum"], spectrum=offline.material.spectrum, steps=0)
+    made = make_report(
+        None, sections=["spectrum"], given=Material(spectrum=offline.material.spectrum), steps=0
+    )
     assert made.missing == {}  # where nothing is simulated they say nothing
 
 
 def test_without_a_spectrum_nothing_is_claimed_of_a_pull(offline: Report) -> None:
     found = offline.material.spectrum
     assert found is not None
-    made = make_report(None, sections=["heads"], spectrum=replace(found, layers=()))
+    made = make_report(None, sections=["heads"], given=Material(spectrum=replace(found, layers=())))
     strength = next(a for a in made.answers if a.question == "How strong is the pull?")
     assert strength.verdict == "Not known"
     assert made.missing == {"heads": "No layer has an F with a spectrum."}

@@ -23,6 +23,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from eigenlens.errors import EigenlensError, FormatError, SourceError
 from eigenlens.samples import sample_path
+from eigenlens.tensors.hub import HubModel
 from eigenlens.tensors.source import resolve
 
 W = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -87,6 +88,42 @@ def test_a_folder_that_looks_like_a_hub_id_is_the_folder(
 ) -> None:
     monkeypatch.chdir(folder.parent.parent)
     assert resolve(f"{folder.parent.name}/model").folder is not None
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_misspelt_folder_is_not_looked_up_on_the_hub(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent.parent)
+    there = folder.parent.name
+    with pytest.raises(SourceError) as caught:
+        resolve(f"{there}/mode")
+    assert str(caught.value) == (
+        f"{there}/mode: no such file or folder in {there}; if a model of the hub is meant, name "
+        f"its revision: {there}/mode@main"
+    )
+
+
+def test_a_revision_makes_it_a_model_of_the_hub(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Asked(HubModel):
+        def need(self, name: str) -> Path:
+            asked.append((self.repo_id, self.label, name))
+            raise SourceError("the hub was asked")
+
+    monkeypatch.setattr("eigenlens.tensors.source.HubModel", Asked)
+    monkeypatch.chdir(folder.parent.parent)
+    there = folder.parent.name
+    for model in (f"{there}/mode@main", "elsewhere/mode"):
+        with pytest.raises(SourceError, match="the hub was asked"):
+            resolve(model)
+    assert asked == [
+        (f"{there}/mode", f"{there}/mode@main", "config.json"),
+        ("elsewhere/mode", "elsewhere/mode", "config.json"),
+    ]
 
 
 @pytest.mark.usefixtures("no_network")

@@ -14,10 +14,11 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 from eigenlens.cli.app import app
-from eigenlens.cli.apply import FormName
+from eigenlens.cli.choices import WriteForm
 from eigenlens.errors import EigenlensError, FormatError, OptionError
-from eigenlens.steering.applying import FORMS, apply_delta, write_form
+from eigenlens.steering.applying import apply_delta
 from eigenlens.steering.delta import TEXTS, VECTORS, read_delta, write_delta
+from eigenlens.steering.forms import FORMS, write_form
 from eigenlens.tensors.safetensors_file import SafetensorsFile
 from steering_models import hashes, opened, random_edit
 
@@ -120,7 +121,7 @@ def test_it_must_fit(saved: Saved, tmp_path: Path, delta: Path) -> None:
 
 
 def test_forms_have_one_list() -> None:
-    assert [f.value for f in FormName] == list(FORMS)
+    assert [f.value for f in WriteForm] == list(FORMS)
 
 
 def test_an_unknown_form_and_links_of_nothing(saved: Saved, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 import eigenlens
 from eigenlens.cli.app import app
-from eigenlens.cli.steer import ProbeName, SiteName, StepsName, WriteForm
+from eigenlens.cli.choices import WriteForm
+from eigenlens.cli.steer import ProbeName, SiteName, StepsName
 from eigenlens.steering.edit import SITES, STEPS
-from eigenlens.steering.evaluate import PLACES
+from eigenlens.steering.measures import PLACES
 from eigenlens.steering.probes import PROBES
 from eigenlens.steering.result import FORM_NAMES
 

@@ -13,19 +13,16 @@ from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.errors import EigenlensError, FormatError, NumericsError, OptionError
 from eigenlens.live.batches import make_batches
 from eigenlens.live.session import session_of
-from eigenlens.steering.directions import (
-    from_vocabulary,
-    of_contrast,
-    of_layer,
-    of_masked_tokens,
-    of_tokens,
-    says,
-    token_ids,
-    token_vector,
-    unit,
-)
+from eigenlens.steering.directions import of_contrast, of_layer, says, unit
 from eigenlens.steering.opening import Subject
 from eigenlens.steering.stage import find_stage
+from eigenlens.steering.token_directions import (
+    from_vocabulary,
+    of_masked_tokens,
+    of_tokens,
+    token_ids,
+    token_vector,
+)
 from eigenlens.steering.vector_files import of_file
 
 D = 16

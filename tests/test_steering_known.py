@@ -10,7 +10,7 @@ import pytest
 import eigenlens
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.steering.eigenpair import alpha_qu, edited_circuit, spectrum_change
-from eigenlens.steering.evaluate import Cosines
+from eigenlens.steering.measures import Cosines
 from eigenlens.steering.probes import repeated_values
 from eigenlens.steering.result import Steering
 from eigenlens.steering.strength import kl_of

@@ -10,7 +10,7 @@ import pytest
 
 import eigenlens
 from eigenlens.errors import NumericsError, OptionError
-from eigenlens.steering.evaluate import Measure, _not_negative
+from eigenlens.steering.measures import Measure, _not_negative
 from eigenlens.steering.options import SteerOptions, token_list, two_texts
 from eigenlens.steering.strength import (
     CLOSE,

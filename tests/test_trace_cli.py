@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 import eigenlens
 from eigenlens.cli.app import app
-from eigenlens.cli.trace import LiveDtype, ModeName, SpecialName, TooLongName
+from eigenlens.cli.choices import LiveDtype
+from eigenlens.cli.trace import ModeName, SpecialName, TooLongName
 from eigenlens.errors import ArchitectureError, NumericsError, OptionError, SourceError
 from eigenlens.live.batches import TRUNCATIONS
 from eigenlens.live.capture import capture
@@ -23,7 +24,7 @@ from eigenlens.live.precision import TOLERANCES
 from eigenlens.live.replay import LADDER
 from eigenlens.live.session import session_of
 from eigenlens.measure.sinks import SPECIAL
-from eigenlens.report.trace_tables import trace_sentences
+from eigenlens.report.trace_words import trace_sentences
 from eigenlens.tracing.feed import Feed, splitter_of
 from eigenlens.tracing.ladder import RUNGS
 from eigenlens.tracing.moves import MOVES

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from eigenlens.circuit.architectures import ARCHITECTURES, KINDS, REFUSED  # noqa: E402
-from eigenlens.circuit.rows import Architecture, Cases, Stack, Switch  # noqa: E402
+from eigenlens.circuit.facts import Cases, Switch  # noqa: E402
+from eigenlens.circuit.rows import Architecture, Stack  # noqa: E402
 
 TARGET = ROOT / "docs" / "architectures.md"
 GOLDEN = ROOT / "tests" / "golden" / "families.json"

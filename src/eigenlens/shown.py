@@ -1,18 +1,70 @@
 """Results that show themselves: a table when printed, table and figure in a notebook.
 
+Their parts tell their facts, a line each.
+
 Results sit on low floors and what shows them on a high one, so it is loaded when it is first asked
 for, by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, ClassVar
 
+from eigenlens.frames import Result
 from eigenlens.inert import inert
 
 
-class Shown:
+class Told:
+    """Mixin of what is about one layer: one line as its `repr`, one line a fact when printed.
+
+    No array is in either. A dataclass needs ``repr=False`` besides.
+    """
+
+    BRIEF: ClassVar[tuple[str, ...]] = ()
+    """Facts that are in the one line."""
+
+    stack: str
+    layer: int
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """``decoder.3``, or ``decoder.cross.3`` for cross attention."""
+        return f"{self.stack}.{'cross.' if self.kind == 'cross' else ''}{self.layer}"
+
+    def facts(self) -> Mapping[str, object]:
+        """What is told, by what it is called; a fact that is None is left out."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """One line; `print` gives the facts."""
+        known = self.facts()
+        told = "; ".join(f"{x} {short(known[x])}" for x in self.BRIEF if known[x] is not None)
+        return f"<eigenlens {type(self).__name__} {inert(self.name)}{': ' * bool(told)}{told}>"
+
+    def __str__(self) -> str:
+        known = {what: short(x) for what, x in self.facts().items() if x is not None}
+        wide = max(map(len, known), default=0)
+        lines = [f"{what:{wide}}  {x}" for what, x in known.items()]
+        return "\n".join([f"{type(self).__name__} {inert(self.name)}", *lines])
+
+
+def short(value: object) -> str:
+    """Four digits of a number, brackets around an interval, a text as it is."""
+    if isinstance(value, (bool, str)):
+        return inert(str(value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, complex):
+        return f"{value.real:.4g}{value.imag:+.4g}i" if value.imag else f"{value.real:.4g}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(short, value))}]"
+    return inert(str(value))
+
+
+class Shown(Result):
     """Mixin of result classes; ``class Spectrum(Shown, shown_as="spectrum")``.
 
     `shown_as` is the key of `eigenlens.report.notebook.VIEWS`. A dataclass needs ``repr=False``

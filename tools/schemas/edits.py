@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from eigenlens.steering import applying, continuations, eigenpair, evaluate, options, probes
+from eigenlens.steering import continuations, eigenpair, forms, measures, options, probes
 from eigenlens.steering import result as steering
 from eigenlens.steering.directions import Direction
 from eigenlens.steering.edit import SITES, STEPS, Edit
@@ -85,7 +85,7 @@ COSINE_WORDS = {
     "mean_cosine_before": "The mean in the unedited model.",
     "first": "The same of the first token of each prompt, which is left out above.",
 }
-FIRST = closed(COSINES, evaluate.Cosines, words=COSINE_WORDS)
+FIRST = closed(COSINES, measures.Cosines, words=COSINE_WORDS)
 PLACES = {
     "after_sublayer": "Right after the edited sub-layer; null where there is no such place.",
     "after_block": "After the block.",
@@ -94,7 +94,7 @@ PLACES = {
 AT_PLACES = closed(
     {
         place: maybe(
-            closed({**COSINES, "first": ref("cosines")}, evaluate.Cosines, words=COSINE_WORDS)
+            closed({**COSINES, "first": ref("cosines")}, measures.Cosines, words=COSINE_WORDS)
         )
         for place in PLACES
     },
@@ -105,7 +105,7 @@ AT_PLACES_BEFORE = closed(
         place: maybe(
             closed(
                 {**COSINES, "mean_cosine_before": FLOAT, "first": ref("cosines")},
-                evaluate.Cosines,
+                measures.Cosines,
                 words=COSINE_WORDS,
             )
         )
@@ -122,7 +122,7 @@ POINT = closed(
         "target_rank": FLOAT,
         "tokens": ref("places"),
     },
-    evaluate.Measure,
+    measures.Measure,
     words={"tokens": "Cosines of the tokens with the direction, by place."},
 )
 LEADER = closed(
@@ -237,7 +237,7 @@ STEER = closed(
                     "target_rank_before": FLOAT,
                     "target_rank_after": FLOAT,
                 },
-                evaluate.Measure,
+                measures.Measure,
                 words={
                     "kl_unedited": "The same for an edit of strength 0: rounding.",
                     "perplexity_before": "Perplexity of the unedited model.",
@@ -289,7 +289,7 @@ APPLY = closed(
             "apply",
             model=STR,
             options=closed(
-                {"delta": STR, "as": one_of(applying.FORMS)},
+                {"delta": STR, "as": one_of(forms.FORMS)},
                 words={"delta": "The delta file.", "as": "The form that was written."},
             ),
         ),

@@ -16,6 +16,7 @@ from jaxtyping import Float, Inexact
 from eigenlens.arrays import check_finite, compute_dtype, is_float, upcast
 from eigenlens.blas import in_parts
 from eigenlens.errors import OptionError, ShapeError
+from eigenlens.shown import Told
 
 Kind = Literal["self", "cross"]
 NormKind = Literal["layernorm", "rmsnorm"]
@@ -72,8 +73,8 @@ class Norm:
         return np.asarray(gain * centred)
 
 
-@dataclass(frozen=True)
-class OVCircuit:
+@dataclass(frozen=True, repr=False)
+class OVCircuit(Told):
     """One layer's `F = W_O W_V` as stored factors, with biases, norms and scale beside it.
 
     Attributes
@@ -120,6 +121,8 @@ class OVCircuit:
     >>> c.dense().tolist(), c.core().tolist()
     ([[2.0, 0.0], [0.0, 0.0]], [[2.0]])
     """
+
+    BRIEF = ("F = W_O W_V", "heads")
 
     W_V: Float[np.ndarray, "r d_in"] = field(repr=False)
     W_O: Float[np.ndarray, "d_out hd"] = field(repr=False)
@@ -191,6 +194,27 @@ class OVCircuit:
                     f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}, "
                     f"head_dim={self.head_dim}"
                 )
+
+    def facts(self) -> dict[str, object]:
+        """What `print` tells."""
+        shared = "" if self.n_kv_heads == self.n_heads else f" ({self.n_kv_heads} for values)"
+        norms = [f"{where} {n.kind}" for where, n in self._norms() if n is not None]
+        scale = self.output_scale
+        return {
+            "F = W_O W_V": f"{self.d_model} x {self.d_in}, rank at most {self.rank_bound}",
+            "W_V": f"{self.W_V.shape[0]} x {self.W_V.shape[1]}, {self.W_V.dtype}",
+            "W_O": f"{self.W_O.shape[0]} x {self.W_O.shape[1]}, {self.W_O.dtype}",
+            "heads": f"{self.n_heads}{shared} of {self.head_dim}",
+            "steps": self.steps if self.steps > 1 else None,
+            "biases": " and ".join(n for n in ("b_V", "b_O") if getattr(self, n) is not None)
+            or "none",
+            "output scale": scale if isinstance(scale, (int, float)) else "one a coordinate",
+            "placement": self.placement,
+            "norms": ", ".join(norms) or None,
+        }
+
+    def _norms(self) -> tuple[tuple[str, Norm | None], ...]:
+        return ("in", self.norm_in), ("out", self.norm_out)
 
     @property
     def d_model(self) -> int:

@@ -113,11 +113,13 @@ class Config(Mapping[str, Any]):
         if key.startswith("+") or "//" in key:
             return self._made(key)
         here, name = self._place(key)
-        if here is None:
-            return ABSENT
-        for known in (name, here._other.get(name)):
-            if known is not None and known in here.stated:
-                return here.stated[known]
+        return ABSENT if here is None else here._among(here.stated, name)
+
+    def _among(self, values: Mapping[str, Any], name: str) -> Any:
+        """The value of a key under either of its names, or `ABSENT`."""
+        for known in (name, self._other.get(name)):
+            if known is not None and known in values:
+                return values[known]
         return ABSENT
 
     def _made(self, key: str) -> Any:
@@ -142,12 +144,7 @@ class Config(Mapping[str, Any]):
         if key.startswith(("+", "=", "#")) or "//" in key:
             return ABSENT
         here, name = self._place(key)
-        if here is None:
-            return ABSENT
-        for known in (name, here._other.get(name)):
-            if known is not None and known in here.defaults:
-                return here.defaults[known]
-        return ABSENT
+        return ABSENT if here is None else here._among(here.defaults, name)
 
     def _place(self, key: str) -> tuple[Config | None, str]:
         here: Config = self.root if key.startswith("/") else self

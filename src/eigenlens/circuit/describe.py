@@ -6,7 +6,7 @@ from typing import Any
 
 from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.circuit import NormKind
-from eigenlens.circuit.rows import decide
+from eigenlens.circuit.facts import decide
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:

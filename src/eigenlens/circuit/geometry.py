@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from eigenlens.circuit.config import ABSENT, Config
+from eigenlens.circuit.facts import decide
 from eigenlens.circuit.layouts import Geometry
-from eigenlens.circuit.rows import KEYS, LARGEST, Architecture, Stack, Stages, decide
+from eigenlens.circuit.rows import KEYS, Architecture, Stack
+from eigenlens.circuit.slots import LARGEST
+from eigenlens.circuit.stages import Stages
 from eigenlens.errors import ArchitectureError, FormatError, ShapeError
 from eigenlens.inert import inert
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from eigenlens.circuit.facts import Cases, Switch
 from eigenlens.circuit.naming import bias_name, weight_name
 from eigenlens.circuit.plans import LayerPlan, Skipped
-from eigenlens.circuit.rows import Cases, Naming, Stack, Switch, one_each
+from eigenlens.circuit.rows import Naming, Stack
+from eigenlens.circuit.slots import one_each
 from eigenlens.errors import FormatError
 from eigenlens.inert import inert
 from eigenlens.tensors.store import TensorStore

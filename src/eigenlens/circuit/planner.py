@@ -9,11 +9,13 @@ from math import prod
 from typing import Any
 
 from eigenlens.circuit.circuit import NormKind, Placement
+from eigenlens.circuit.facts import decide
 from eigenlens.circuit.layouts import LAYOUTS, Geometry, expect_shape, output_shape
 from eigenlens.circuit.left_over import beside, check_left_over, uncounted
 from eigenlens.circuit.naming import bias_name, find_naming, weight_name
 from eigenlens.circuit.plans import LayerPlan, NormPlan, Skipped, StackPlan
-from eigenlens.circuit.rows import Factor, Naming, Slot, Stack, decide
+from eigenlens.circuit.rows import Factor, Naming, Stack
+from eigenlens.circuit.slots import Slot
 from eigenlens.errors import FormatError, nearest
 from eigenlens.inert import inert
 from eigenlens.tensors.store import TensorStore

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from eigenlens.arrays import check_finite, upcast
 from eigenlens.circuit import rows as table
 from eigenlens.circuit.circuit import Norm, Placement
+from eigenlens.circuit.facts import decide
 from eigenlens.circuit.planner import BIAS_NAMES, GAIN_NAMES, effective_offset
 from eigenlens.circuit.plans import StackPlan
 from eigenlens.errors import ArchitectureError, ShapeError
@@ -158,7 +159,7 @@ class Readout:
         """The norm before the unembedding; None for post-norm models."""
         if not self.row.final_norm or self._placement == "post":
             return None
-        if not table.decide(self.row.has_final_norm, self.stack.config):
+        if not decide(self.row.has_final_norm, self.stack.config):
             return None
         return self._norm(*self.row.final_norm)
 
@@ -166,7 +167,7 @@ class Readout:
 
     @property
     def _placement(self) -> Placement:
-        return table.decide(self.stack.stack.placement, self.stack.config)
+        return decide(self.stack.stack.placement, self.stack.config)
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -180,7 +181,7 @@ class Readout:
     @cached_property
     def _unembedding(self) -> tuple[str, bool]:
         """Name of the output head's weight, and whether it is the embedding; empty if none."""
-        tied: bool = table.decide(self.row.tied, self.stack.config)
+        tied: bool = decide(self.row.tied, self.stack.config)
         here = [f"{n}.weight" for n in self.row.unembedding if f"{n}.weight" in self._names]
         if here:
             return here[0], False
@@ -257,7 +258,7 @@ class Readout:
         module = name.rpartition(".")[0]
         bias = [f"{module}.{end}" for end in BIAS_NAMES if f"{module}.{end}" in self._names]
         return Norm(
-            table.decide(stack.norm_kind, self.stack.config),
+            decide(stack.norm_kind, self.stack.config),
             self._read(name) + offset,
             self._read(bias[0]) if bias else None,
             name,

@@ -14,17 +14,12 @@ from eigenlens.circuit.architectures import ARCHITECTURES
 from eigenlens.circuit.architectures.gguf import gguf_row
 from eigenlens.circuit.architectures.refused import REFUSED
 from eigenlens.circuit.config import Config
+from eigenlens.circuit.facts import decide
 from eigenlens.circuit.geometry import find_geometry
 from eigenlens.circuit.naming import StackAbsentError, find_naming
 from eigenlens.circuit.planner import plan_stack
 from eigenlens.circuit.plans import Skipped, StackPlan
-from eigenlens.circuit.rows import (
-    Architecture,
-    Readout,
-    Stack,
-    Tower,
-    decide,
-)
+from eigenlens.circuit.rows import Architecture, Readout, Stack, Tower
 from eigenlens.errors import ArchitectureError, nearest
 from eigenlens.inert import inert
 from eigenlens.tensors.store import TensorStore

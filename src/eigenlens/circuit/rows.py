@@ -8,173 +8,20 @@ Every field is data. A fact that depends on the config is a rule: `Switch` (a tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any
 
 from eigenlens.circuit.circuit import Kind, NormKind, Placement
-from eigenlens.circuit.layouts import Geometry, Orientation
+from eigenlens.circuit.facts import Rule, flag
+from eigenlens.circuit.layouts import Orientation
+from eigenlens.circuit.slots import Slots, one_each
 from eigenlens.errors import FormatError
 from eigenlens.inert import inert
 
-T = TypeVar("T")
 # Said beside F; verification knows them: a gate is held at 1, a sink's share is taken into account.
 UNGATED = "the attention output is gated before W_O: F is the ungated linear part"
 SINKS = "attention sinks: rows of A sum to less than 1"
-# No size of a model comes near; what is larger is refused before anything is made of it.
-LARGEST = 2**31
-
-
-@dataclass(frozen=True)
-class Switch(Generic[T]):
-    """A fact that the config decides: `yes` where its key is truthy, else `no` (rules again)."""
-
-    key: str
-    default: bool
-    yes: Rule[T]
-    no: Rule[T]
-
-
-@dataclass(frozen=True)
-class Cases(Generic[T]):
-    """A fact that a config key's value decides; `other` where no case names it."""
-
-    key: str
-    cases: Mapping[Any, Rule[T]]
-    other: Rule[T]
-
-
-Rule: TypeAlias = T | Switch[T] | Cases[T]
-
-
-def flag(key: str, default: bool) -> Switch[bool]:
-    """A boolean config key with its default."""
-    return Switch(key, default, True, False)
-
-
-def decide(rule: Rule[T], config: Mapping[str, Any]) -> T:
-    """What a rule says under a config; a key that is present decides, None counts as false."""
-    while isinstance(rule, (Switch, Cases)):
-        if isinstance(rule, Switch):
-            rule = rule.yes if config.get(rule.key, rule.default) else rule.no
-        else:
-            value = config.get(rule.key)
-            known = isinstance(value, (str, int, float, bool)) and value in rule.cases
-            rule = rule.cases[value] if known else rule.other
-    return rule
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One stored layer: the fields of its names, and which attention calls of a pass use it.
-
-    `sizes` overrides sizes of the stack's geometry for this layer.
-    """
-
-    layer: int
-    fields: Mapping[str, int]
-    calls: tuple[int, ...]
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-
-Slots = Callable[[Geometry, Mapping[str, Any]], list[Slot]]
-
-
-def one_each(g: Geometry, config: Mapping[str, Any]) -> list[Slot]:
-    """Every layer has weights of its own and is called once."""
-    return [Slot(i, {"layer": i}, (i,)) for i in range(g.n_layers)]
-
-
-def albert_groups(g: Geometry, config: Mapping[str, Any]) -> list[Slot]:
-    """ALBERT: call i runs all inner layers of group int(i / (n_layers / n_groups)).
-
-    The division is in floats, as the model does it, so that uneven groups agree with it.
-    """
-    groups = int(config.get("num_hidden_groups", 1))
-    inner = int(config.get("inner_group_num", 1))
-    calls: dict[tuple[int, int], list[int]] = {}
-    for i in range(g.n_layers):
-        group = int(i / (g.n_layers / groups))
-        for k in range(inner):
-            calls.setdefault((group, k), []).append(i * inner + k)
-    return [
-        Slot(group * inner + k, {"group": group, "inner": k}, tuple(at))
-        for (group, k), at in sorted(calls.items())
-    ]
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Slots of a model with stages of different widths (Swin and its like).
-
-    Names have the fields `{stage}` and `{block}`; `{layer}` counts through all stages.
-
-    Attributes
-    ----------
-    depths, width, heads
-        Config keys. A list is one number a stage; a single width grows by `growth` from stage to
-        stage, a single number of heads stays.
-    growth
-        See above: the factor, or the config key that states it.
-    first
-        Number of the first stage in names.
-    widens
-        Whether a stage's first block reads the states of the stage before, so that it takes their
-        width in and gives its own out (Hiera).
-    """
-
-    depths: str = "depths"
-    width: str = "hidden_sizes"
-    heads: str = "num_attention_heads"
-    growth: int | str = 2
-    first: int = 0
-    widens: bool = False
-
-    def __call__(self, g: Geometry, config: Mapping[str, Any]) -> list[Slot]:
-        """The slots, stage by stage."""
-        found: list[Slot] = []
-        for stage, depth in enumerate(config[self.depths]):
-            d, n = self._sizes(config, stage)
-            sizes = {"d_model": d, "n_heads": n, "n_kv_heads": n, "head_dim": d // n}
-            wider = {**sizes, "d_in": self._sizes(config, stage - 1)[0]} if stage else sizes
-            for block in range(depth):
-                at = len(found)
-                fields = {"stage": stage + self.first, "block": block, "layer": at}
-                own = wider if self.widens and block == 0 else sizes
-                found.append(Slot(at, fields, (at,), own))
-        return found
-
-    def geometry(self, config: Mapping[str, Any]) -> Geometry:
-        """Sizes of the first stage, and the number of layers of all.
-
-        Raises
-        ------
-        FormatError
-            If a number is not positive and whole.
-        """
-        try:
-            depths = list(config[self.depths])
-            sizes = [self._sizes(config, i) for i in range(min(len(depths), 64))]
-        except (KeyError, TypeError, IndexError) as error:
-            raise FormatError(
-                f"the config's stages make no sense: {self.depths}, {self.width} and {self.heads} "
-                "must give a number for each stage"
-            ) from error
-        numbers = [n for pair in sizes for n in pair] + depths
-        if not depths or not all(type(n) is int and 0 < n < LARGEST for n in numbers):
-            raise FormatError(
-                f"the config's stages make no sense: {self.depths}, {self.width} and {self.heads} "
-                "must be positive whole numbers"
-            )
-        d, n = sizes[0]
-        named = (("d_model", self.width), ("n_heads", self.heads), ("n_layers", self.depths))
-        return Geometry(d, sum(depths), n, n, d // n, named)
-
-    def _sizes(self, config: Mapping[str, Any], stage: int) -> tuple[int, int]:
-        width, heads = config[self.width], config[self.heads]
-        growth = config[self.growth] if isinstance(self.growth, str) else self.growth
-        d = int(width * growth**stage) if isinstance(width, int) else width[stage]
-        return d, heads if isinstance(heads, int) else heads[stage]
 
 
 @dataclass(frozen=True)

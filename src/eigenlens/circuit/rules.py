@@ -26,8 +26,9 @@ from typing import Any, get_args
 
 from eigenlens.circuit.circuit import KINDS, NORM_KINDS, PLACEMENTS, Placement
 from eigenlens.circuit.config import literal
+from eigenlens.circuit.facts import Switch
 from eigenlens.circuit.layouts import LAYOUTS, Orientation
-from eigenlens.circuit.rows import KEYS, Architecture, Factor, Naming, Readout, Stack, Switch
+from eigenlens.circuit.rows import KEYS, Architecture, Factor, Naming, Readout, Stack
 from eigenlens.errors import FormatError, SourceError, nearest
 from eigenlens.inert import inert
 

@@ -6,13 +6,54 @@ ValueError, KeyError or TypeError, which the planner words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from eigenlens.circuit.layouts import Geometry
-from eigenlens.circuit.rows import LARGEST, Slot, Slots
 
+# No size of a model comes near; what is larger is refused before anything is made of it.
+LARGEST = 2**31
 MOST_CALLS = 2**20
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One stored layer: the fields of its names, and which attention calls of a pass use it.
+
+    `sizes` overrides sizes of the stack's geometry for this layer.
+    """
+
+    layer: int
+    fields: Mapping[str, int]
+    calls: tuple[int, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+Slots = Callable[[Geometry, Mapping[str, Any]], list[Slot]]
+
+
+def one_each(g: Geometry, config: Mapping[str, Any]) -> list[Slot]:
+    """Every layer has weights of its own and is called once."""
+    return [Slot(i, {"layer": i}, (i,)) for i in range(g.n_layers)]
+
+
+def albert_groups(g: Geometry, config: Mapping[str, Any]) -> list[Slot]:
+    """ALBERT: call i runs all inner layers of group int(i / (n_layers / n_groups)).
+
+    The division is in floats, as the model does it, so that uneven groups agree with it.
+    """
+    groups = int(config.get("num_hidden_groups", 1))
+    inner = int(config.get("inner_group_num", 1))
+    calls: dict[tuple[int, int], list[int]] = {}
+    for i in range(g.n_layers):
+        group = int(i / (g.n_layers / groups))
+        for k in range(inner):
+            calls.setdefault((group, k), []).append(i * inner + k)
+    return [
+        Slot(group * inner + k, {"group": group, "inner": k}, tuple(at))
+        for (group, k), at in sorted(calls.items())
+    ]
 
 
 def _whole(config: Mapping[str, Any], key: str) -> int:

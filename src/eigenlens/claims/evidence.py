@@ -17,11 +17,11 @@ from eigenlens.errors import OptionError
 from eigenlens.live.session import Session, open_session
 from eigenlens.live.verify import TOLERANCES, VerifyRow, verify
 from eigenlens.measure.alignment import alignment
-from eigenlens.prompts import SPLITTERS
 from eigenlens.spectra.analyse import spectrum
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 from eigenlens.steering.result import Steering
 from eigenlens.steering.steer import steer
+from eigenlens.tracing.feed import splitter_of
 from eigenlens.tracing.result import Trace
 from eigenlens.tracing.run import trace
 
@@ -95,10 +95,7 @@ class Evidence:
     def session(self) -> Session:
         """The running model."""
         self._say("loading")
-        return open_session(
-            self.subject.source,
-            split=SPLITTERS.get(self.subject.source.removeprefix("sample:")),
-        )
+        return open_session(self.subject.source, split=splitter_of(self.subject.source))
 
     @cached_property
     def spectrum(self) -> Spectrum:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eigenlens.claims.verdicts import VERDICTS, Finding
-from eigenlens.frames import frame
 from eigenlens.shown import Shown
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = "eigenlens.reproduce/1"
 
 
 @dataclass(frozen=True)
@@ -55,6 +49,8 @@ class Reproduction(Shown, shown_as="reproduce"):
         Sentences a reader should see.
     """
 
+    SCHEMA = "eigenlens.reproduce/1"
+
     options: dict[str, Any]
     rows_: tuple[Row, ...]
     warnings: tuple[str, ...] = ()
@@ -71,14 +67,8 @@ class Reproduction(Shown, shown_as="reproduce"):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.reproduce/1``."""
-        from eigenlens import __version__
-
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": None,
-            "options": dict(self.options),
-            "warnings": list(self.warnings),
+            **self._head(model=None),
             "counts": self.counts,
             "claims": [row.to_dict() for row in self.rows_],
         }
@@ -92,13 +82,3 @@ class Reproduction(Shown, shown_as="reproduce"):
             whole.pop("details")
             out.append(whole | {"low": low, "high": high})
         return out
-
-    def to_frame(self) -> pd.DataFrame:
-        """A tidy pandas frame, one row a claim and model.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
-        """
-        return frame(self.rows())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from eigenlens.cli.options import Format
+from eigenlens.cli.choices import Format
 from eigenlens.errors import EigenlensError, SourceError
 from eigenlens.inert import inert
 
@@ -87,8 +89,37 @@ def _writing_stdout() -> Iterator[None]:
         raise SourceError(f"cannot write to stdout: {error.strerror}") from None
 
 
+_QUOTED = re.compile(r"(?<![^\s(])'[^']*'")
+
+
 def _complain(text: str) -> None:
-    print(f"eigenlens: {text}", file=sys.stderr)
+    """Say one inert line on stderr; on a terminal, lines that fit it."""
+    print(_fitted(f"eigenlens: {text}"), file=sys.stderr)
+
+
+def _fitted(text: str) -> str:
+    """`text` broken at spaces where stderr is a terminal, further lines set in.
+
+    What is quoted (paths, names) and words longer than a line stay whole, so that they can be
+    copied.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        return text
+    try:
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        width = 0
+    kept = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", "\0"), text)
+    # No hyphens: a path or an option may have them.
+    lines = textwrap.wrap(
+        kept, width or 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
+def note(text: str) -> None:
+    """Say something, made inert, on stderr."""
+    _complain(inert(text))
 
 
 def fail(text: str) -> NoReturn:
@@ -99,7 +130,7 @@ def fail(text: str) -> NoReturn:
     typer.Exit
         Always.
     """
-    _complain(inert(text))
+    note(text)
     raise typer.Exit(1)
 
 
@@ -107,7 +138,7 @@ def warn(warnings: list[str], quiet: bool) -> None:
     """Print warnings to stderr, one a line."""
     if not quiet:
         for text in warnings:
-            print(f"eigenlens: warning: {inert(text)}", file=sys.stderr)
+            note(f"warning: {text}")
 
 
 def emit(
@@ -234,8 +265,8 @@ def progress_bar(
             load, completed=done, total=total, description=inert(file), visible=done < total
         )
 
-    def note(text: str) -> None:
+    def tell(text: str) -> None:
         console.print(f"eigenlens: {inert(text)}")
 
-    with Live(Group(bar, loads), console=console, transient=True), watching(Transfers(moved, note)):
+    with Live(Group(bar, loads), console=console, transient=True), watching(Transfers(moved, tell)):
         yield step

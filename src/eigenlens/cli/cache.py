@@ -7,14 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from eigenlens.cli.boundary import boundary, emit, say
-from eigenlens.cli.options import (
-    DebugOption,
-    FormatOption,
-    OutOption,
-    QuietOption,
-    VersionOption,
-)
+from eigenlens.cli.boundary import boundary, say
+from eigenlens.cli.groups import grouped
+from eigenlens.cli.options import DebugOption
+from eigenlens.cli.output import Output, record, table
 
 app = typer.Typer(help="Show what is kept on disk for later runs, or remove it.")
 
@@ -28,17 +24,7 @@ class Kept:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, schema ``eigenlens.cache/1``."""
-        from eigenlens import __version__
-
-        return {
-            "schema": "eigenlens.cache/1",
-            "eigenlens_version": __version__,
-            "model": None,
-            "options": {},
-            "warnings": [],
-            "folders": self.folders,
-            "kept": self.rows(),
-        }
+        return record("eigenlens.cache/1", folders=self.folders, kept=self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """One record for the results, and one a repository whose weights are kept."""
@@ -46,20 +32,13 @@ class Kept:
 
 
 @app.callback(invoke_without_command=True)
-def cache(
-    context: typer.Context,
-    format: FormatOption = None,
-    out: OutOption = None,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
-    version: VersionOption = False,
-) -> None:
+@grouped
+def cache(context: typer.Context, *, output: Output) -> None:
     """Show what is kept on disk for later runs: results of layers, and byte ranges from the hub."""
     if context.invoked_subcommand is not None:
         return
-    with boundary(debug):
+    with boundary(output.debug):
         from eigenlens.cache import Cache
-        from eigenlens.report.kept import kept_view
         from eigenlens.tensors.kept import kept_repositories, pieces_folder
 
         results = Cache()
@@ -71,7 +50,7 @@ def cache(
         ]
         folders = {"results": str(results.folder), "weights": str(pieces_folder())}
         found = Kept(tuple(rows), folders)
-        emit(found, lambda: kept_view(found.rows(), folders), format, out, quiet=quiet)
+        output.emit(found, table("kept", "kept_view", found.rows(), folders))
 
 
 @app.command()

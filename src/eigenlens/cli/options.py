@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from eigenlens import __version__
-
-
-class Format(StrEnum):
-    """What stdout carries."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
-class Dtype(StrEnum):
-    """Compute dtypes."""
-
-    float64 = "float64"
-    float32 = "float32"
+from eigenlens.cli.boundary import boundary, say
+from eigenlens.cli.choices import Format
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        # boundary uses the formats of this module
-        from eigenlens.cli.boundary import boundary, say
-
         with boundary(debug=False):
             say(f"eigenlens {__version__}")
         raise typer.Exit
@@ -59,6 +42,57 @@ def parse_layers(text: str | None) -> list[int] | None:
     return list(dict.fromkeys(found))
 
 
+def parse_number(text: str | None, word: str, what: str, option: str) -> Any:
+    """A number as it was typed, or the one `word` that may stand for it; None for None.
+
+    Raises
+    ------
+    typer.BadParameter
+        It is neither; `what` says how to write it.
+    """
+    if text is None or text == word:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no {what}", param_hint=option) from None
+
+
+def parse_path(text: str | Path) -> Path:
+    """A path as it was typed; an empty one would silently be the working folder.
+
+    Raises
+    ------
+    typer.BadParameter
+        Nothing was typed.
+    """
+    if not str(text):
+        raise typer.BadParameter("the path is empty; name a file or folder (. is this folder)")
+    return Path(text)
+
+
+def path_argument(metavar: str, help: str) -> Any:
+    """An argument that is a path."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, parser=parse_path)
+
+
+def path_option(name: str, metavar: str, help: str, *, show_default: bool = False) -> Any:
+    """An option that is a path."""
+    return typer.Option(
+        name, metavar=metavar, help=help, show_default=show_default, parser=parse_path
+    )
+
+
+def optional(*names: str, help: str, metavar: str | None = None, min: int | None = None) -> Any:
+    """An option that is not set by default: its help says what then happens."""
+    return typer.Option(*names, metavar=metavar, help=help, min=min, show_default=False)
+
+
+def seed_option(of: str) -> Any:
+    """The seed of what `of` says."""
+    return typer.Option(min=0, help=of)
+
+
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -68,17 +102,7 @@ ModelArgument = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    Format | None,
-    typer.Option("--format", help="What stdout carries; by default a table.", show_default=False),
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        help="Also write the result to FILE: .json, .csv or .parquet.",
-        show_default=False,
-    ),
+    Format | None, optional("--format", help="What stdout carries; by default a table.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress, no warnings.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -97,29 +121,20 @@ VersionOption = Annotated[
 ]
 ArchitectureOption = Annotated[
     Path | None,
-    typer.Option(
+    path_option(
         "--architecture",
-        metavar="FILE",
-        help="Rules (.toml) that say where a model type nobody knows keeps V and O.",
-        show_default=False,
+        "FILE",
+        "Rules (.toml) that say where a model type nobody knows keeps V and O.",
     ),
 ]
-StackOption = Annotated[
-    str | None,
-    typer.Option("--stack", help="Only this stack, e.g. encoder.", show_default=False),
-]
-LayersOption = Annotated[
-    str | None,
-    typer.Option(
-        "--layers", metavar="LIST", help="Only these layers, e.g. 0,3-5.", show_default=False
-    ),
-]
-FiguresOption = Annotated[
+StackOption = Annotated[str | None, optional("--stack", help="Only this stack, e.g. encoder.")]
+PromptsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--figures",
-        metavar="DIR",
-        help="Also draw the figures into DIR, as PDF and PNG with the data as CSV beside them.",
-        show_default=False,
-    ),
+    path_option("--prompts", "FILE", "Texts, one a line, or .jsonl with a field text."),
 ]
+DeviceOption = Annotated[str, typer.Option(help="Where the model runs, e.g. cuda.")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+]
+TieOption = Annotated[float, typer.Option(help="Relative gap below which leaders count as tied.")]
+KOption = Annotated[int, typer.Option("-k", "--k", help="Leading eigenvalues a layer.")]

@@ -2,71 +2,83 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from eigenlens.cli.boundary import boundary, emit, progress_bar, warn
+from eigenlens.cli.boundary import boundary
+from eigenlens.cli.groups import arguments, grouped
+from eigenlens.cli.model_options import Chosen, Leading, LiveModel, Texts
 from eigenlens.cli.options import (
-    ArchitectureOption,
-    DebugOption,
-    FiguresOption,
-    FormatOption,
-    LayersOption,
     ModelArgument,
     NoCacheOption,
-    QuietOption,
-    StackOption,
-    VersionOption,
-    parse_layers,
+    optional,
+    path_option,
+    seed_option,
 )
-from eigenlens.cli.prompt_options import DeviceOption, PromptsOption, TextOption, TrustOption
-from eigenlens.cli.spectrum import OperatorName, OrderName
-from eigenlens.cli.trace import LiveDtype
+from eigenlens.cli.output import Figures, ProductOutput, table
 
 
+@dataclass(frozen=True)
+class PageOutput(ProductOutput):
+    """The page, and what is told of it."""
+
+    out: Annotated[
+        Path,
+        path_option("--out", "FILE", "Where the page goes: a .html file.", show_default=True),
+    ] = Path("report.html")
+
+    def check(self) -> None:
+        """Refuse a page that cannot be written.
+
+        Raises
+        ------
+        EigenlensError
+            As `eigenlens.report.serialise.check_target`.
+        """
+        from eigenlens.report.page.write import SUFFIXES
+        from eigenlens.report.serialise import check_target
+
+        check_target(self.out, list(SUFFIXES))
+
+
+@dataclass(frozen=True)
+class MaterialFigures(Figures):
+    """The figures of everything that the page was made from."""
+
+    def files(self, **results: Any) -> dict[Path, bytes]:
+        """The figures of one ``material``; none without `--figures`."""
+        if self.figures is None:
+            return {}
+        from eigenlens.report.figures.table import material_files
+
+        return material_files(results["material"], self.figures)
+
+
+@grouped
 def report(
     model: ModelArgument,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where the page goes: a .html file.")
-    ] = Path("report.html"),
+    *,
     sections: Annotated[
         str | None,
-        typer.Option(
+        optional(
             "--sections",
             metavar="LIST",
             help="Only these, e.g. spectrum,heads,tokens (which need no torch); besides alignment, "
             "collapse, sphere, simulate.",
-            show_default=False,
         ),
     ] = None,
-    prompts: PromptsOption = None,
-    text: TextOption = None,
+    fed: Texts,
     steps: Annotated[int, typer.Option(metavar="N", help="Layer steps of the simulation.")] = 100,
-    order: Annotated[
-        OrderName, typer.Option(help="What leads, as in eigenlens spectrum.")
-    ] = OrderName.auto,
-    operator: Annotated[
-        OperatorName, typer.Option(help="F alone, or with the norm's gain.")
-    ] = OperatorName.raw,
-    tie_tolerance: Annotated[
-        float, typer.Option(help="Relative gap below which leaders count as tied.")
-    ] = 0.01,
-    figures: FiguresOption = None,
-    stack: StackOption = None,
-    layers: LayersOption = None,
-    dtype: Annotated[LiveDtype, typer.Option(help="Of the live model.")] = LiveDtype.float32,
-    device: DeviceOption = "cpu",
+    leading: Leading,
+    chosen: Chosen,
+    live: LiveModel,
     no_cache: NoCacheOption = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
-    architecture: ArchitectureOption = None,
-    trust_remote_code: TrustOption = False,
-    format: FormatOption = None,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
-    version: VersionOption = False,
+    seed: Annotated[int, seed_option("Of everything random.")] = 0,
+    figures: MaterialFigures,
+    output: PageOutput,
 ) -> None:
     """A model's spectrum, tokens and deep stack on one page that opens without a network.
 
@@ -74,46 +86,27 @@ def report(
     them and the data to download. What a model or an installation does not allow (no torch: nothing
     that runs the model) is said in the page. On stdout: the summary.
     """
-    chosen = parse_layers(layers)
+    asked = arguments(fed, leading, chosen, live)
     names = None if sections is None else [s.strip() for s in sections.split(",") if s.strip()]
-    with boundary(debug):
+    with boundary(output.debug):
         from eigenlens.cache import Cache
-        from eigenlens.report.page.write import SUFFIXES, make_report
-        from eigenlens.report.serialise import check_target
+        from eigenlens.report.page.write import make_report
 
-        check_target(out, list(SUFFIXES))
-        if figures is not None:
-            from eigenlens.report.figures.table import check_folder, material_files
-
-            check_folder(figures)
-        with progress_bar(quiet) as progress:
+        output.check()
+        figures.check()
+        with output.progress() as progress:
             made = make_report(
                 model,
                 sections=names,
-                target=out,
+                target=output.out,
                 cache=None if no_cache else Cache(),
                 progress=progress,
-                order=order.value,
-                operator=operator.value,
-                tie_tolerance=tie_tolerance,
-                seed=seed,
-                texts=text or None,
-                prompts=prompts,
                 steps=steps,
-                stack=stack,
-                layers=chosen,
-                dtype=dtype.value,
-                device=device,
-                trust_remote_code=trust_remote_code,
-                architecture=architecture,
+                seed=seed,
+                **asked,
             )
         left_out = [f"section {name} left out: {why}" for name, why in made.missing.items()]
-        warn([*made.warnings, *left_out], quiet)
-
-        def view() -> Any:
-            return import_module("eigenlens.report.page.view").report_view(made, out)
-
-        files = {out: made.html.encode("utf-8")}
-        if figures is not None:
-            files |= material_files(made.material, figures)
-        emit(made, view, format, None, files=files, quiet=quiet)
+        output.warn([*made.warnings, *left_out])
+        page = {output.out: made.html.encode("utf-8")}
+        view = table("page.view", "report_view", made, output.out)
+        output.emit(made, view, page | figures.files(material=made.material))

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from eigenlens.cli.boundary import boundary, emit, say
-from eigenlens.cli.options import (
-    DebugOption,
-    FormatOption,
-    OutOption,
-    QuietOption,
-    VersionOption,
-)
+from eigenlens.cli.boundary import boundary, say
+from eigenlens.cli.groups import grouped
+from eigenlens.cli.options import DebugOption
+from eigenlens.cli.output import Output, record, table
 
 if TYPE_CHECKING:
     from eigenlens.samples import Sample
@@ -30,16 +26,7 @@ class SampleList:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, schema ``eigenlens.samples/1``."""
-        from eigenlens import __version__
-
-        return {
-            "schema": "eigenlens.samples/1",
-            "eigenlens_version": __version__,
-            "model": None,
-            "options": {},
-            "warnings": [],
-            "samples": self.rows(),
-        }
+        return record("eigenlens.samples/1", samples=self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         """One record a sample."""
@@ -50,20 +37,13 @@ class SampleList:
 
 
 @app.callback(invoke_without_command=True)
-def samples(
-    context: typer.Context,
-    format: FormatOption = None,
-    out: OutOption = None,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
-    version: VersionOption = False,
-) -> None:
+@grouped
+def samples(context: typer.Context, *, output: Output) -> None:
     """List the sample models: name, family, size, licence, and how to install what is missing."""
     if context.invoked_subcommand is not None:
         return
-    with boundary(debug):
+    with boundary(output.debug):
         from eigenlens.errors import SourceError
-        from eigenlens.report.samples import samples_view
         from eigenlens.samples import SAMPLES, sample_path
 
         found = []
@@ -74,7 +54,7 @@ def samples(
             except SourceError:
                 found.append((sample, False))
         result = SampleList(tuple(found))
-        emit(result, lambda: samples_view(result.found), format, out, quiet=quiet)
+        output.emit(result, table("samples", "samples_view", result.found))
 
 
 @app.command()

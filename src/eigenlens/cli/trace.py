@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from eigenlens.cli.boundary import boundary, emit, progress_bar, warn
-from eigenlens.cli.options import (
-    ArchitectureOption,
-    DebugOption,
-    FiguresOption,
-    FormatOption,
-    LayersOption,
-    ModelArgument,
-    OutOption,
-    QuietOption,
-    StackOption,
-    VersionOption,
-    parse_layers,
-)
-from eigenlens.cli.prompt_options import (
-    DeviceOption,
-    PromptsOption,
-    TextOption,
-    TokenIdsOption,
-    TrustOption,
-)
-from eigenlens.cli.spectrum import OperatorName, OrderName
+from eigenlens.cli.boundary import boundary
+from eigenlens.cli.groups import Group, arguments, grouped
+from eigenlens.cli.model_options import Chosen, Fed, Leading, LiveModel
+from eigenlens.cli.options import ModelArgument, optional, parse_number, seed_option
+from eigenlens.cli.output import Figures, Output, table
 
 
 class ModeName(StrEnum):
@@ -54,184 +37,122 @@ class TooLongName(StrEnum):
     error = "error"
 
 
-class LiveDtype(StrEnum):
-    """Dtypes that a live model is loaded in."""
+@dataclass(frozen=True)
+class Traced(Fed):
+    """What is fed to the model, random tokens included, and how the batches are made."""
 
-    float32 = "float32"
-    float64 = "float64"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-def trace(
-    model: ModelArgument,
-    prompts: PromptsOption = None,
-    text: TextOption = None,
-    token_ids: TokenIdsOption = None,
     random_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--random-tokens", metavar="N", help="N prompts of random tokens.", show_default=False
-        ),
-    ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option("--length", metavar="L", help="Of random prompts.", show_default=False),
-    ] = None,
+        int | None, optional("--random-tokens", metavar="N", help="N prompts of random tokens.")
+    ] = None
+    length: Annotated[int | None, optional("--length", metavar="L", help="Of random prompts.")] = (
+        None
+    )
+    too_long: Annotated[
+        TooLongName,
+        typer.Option(help="Prompts beyond the model's positions: cut with a warning, or stop."),
+    ] = TooLongName.warn
+    batch_size: Annotated[int, typer.Option(help="Prompts a batch.")] = 8
+
+
+@dataclass(frozen=True)
+class Steps(Group):
+    """What carries the tokens from layer to layer."""
+
     mode: Annotated[
         ModeName,
         typer.Option(
             help="step: one attention layer from the real state; free: the attention-only model "
             "from the embeddings; block: the real block with its feed-forward part."
         ),
-    ] = ModeName.step,
+    ] = ModeName.step
     ladder: Annotated[
         bool,
         typer.Option("--ladder", help="Also from the paper's model to the real block, by rungs."),
-    ] = False,
+    ] = False
     bias: Annotated[
         bool | None,
-        typer.Option(
+        optional(
             "--bias/--no-bias",
             help="Whether b = W_O b_V + b_O stays; by default only in mode block.",
-            show_default=False,
         ),
-    ] = None,
-    order: Annotated[
-        OrderName, typer.Option(help="What leads, as in eigenlens spectrum.")
-    ] = OrderName.auto,
-    operator: Annotated[
-        OperatorName, typer.Option(help="F alone, or with the norm's gain.")
-    ] = OperatorName.raw,
-    tie_tolerance: Annotated[
-        float, typer.Option(help="Relative gap below which leaders count as tied.")
-    ] = 0.01,
+    ] = None
     radius: Annotated[
         str | None,
-        typer.Option(
+        optional(
             metavar="R",
             help="Length of the states under the L2 norm: a number or sqrt_d; by default 1 in "
             "mode free, sqrt_d in the ladder of step.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     steps: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Steps of mode free; by default each layer once.", show_default=False
-        ),
-    ] = None,
+        optional(metavar="N", help="Steps of mode free; by default each layer once."),
+    ] = None
+
+    def asked(self) -> dict[str, Any]:
+        """The options, the radius as a number.
+
+        Raises
+        ------
+        typer.BadParameter
+            The radius is neither a number nor ``sqrt_d``.
+        """
+        what = "radius; write a positive number or sqrt_d"
+        return super().asked() | {"radius": parse_number(self.radius, "sqrt_d", what, "--radius")}
+
+
+@dataclass(frozen=True)
+class Measured(Group):
+    """What is measured, and against what."""
+
     nulls: Annotated[
         bool, typer.Option("--nulls/--no-nulls", help="Measure what there is without an effect.")
-    ] = True,
+    ] = True
     directions: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Random directions, at least 200; by default 1000, or 40 a layer.",
-            show_default=False,
+        optional(
+            metavar="N", help="Random directions, at least 200; by default 1000, or 40 a layer."
         ),
-    ] = None,
-    bootstrap: Annotated[int, typer.Option(help="Resamples of the prompts.")] = 1000,
+    ] = None
+    bootstrap: Annotated[int, typer.Option(help="Resamples of the prompts.")] = 1000
     drop_sinks: Annotated[
         bool, typer.Option("--drop-sinks", help="Leave attention sinks out of all measures.")
-    ] = False,
+    ] = False
     special_tokens: Annotated[
         SpecialName, typer.Option(help="Whether begin, end and separator tokens count.")
-    ] = SpecialName.keep,
+    ] = SpecialName.keep
+    seed: Annotated[int, seed_option("Of everything random.")] = 0
+
+
+@grouped
+def trace(
+    model: ModelArgument,
+    *,
+    fed: Traced,
+    moved: Steps,
+    leading: Leading,
+    measured: Measured,
     collapse: Annotated[
         bool, typer.Option("--collapse", help="Also the table of collapse measures.")
     ] = False,
-    figures: FiguresOption = None,
-    too_long: Annotated[
-        TooLongName,
-        typer.Option(help="Prompts beyond the model's positions: cut with a warning, or stop."),
-    ] = TooLongName.warn,
-    batch_size: Annotated[int, typer.Option(help="Prompts a batch.")] = 8,
-    stack: StackOption = None,
-    layers: LayersOption = None,
-    dtype: Annotated[LiveDtype, typer.Option(help="Of the live model.")] = LiveDtype.float32,
-    device: DeviceOption = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
-    architecture: ArchitectureOption = None,
-    trust_remote_code: TrustOption = False,
-    format: FormatOption = None,
-    out: OutOption = None,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
-    version: VersionOption = False,
+    chosen: Chosen,
+    live: LiveModel,
+    figures: Figures,
+    output: Output,
 ) -> None:
     """Whether real tokens tilt towards each layer's principal eigenvector.
 
     Runs the model on prompts and measures, at every layer, how close tokens are to the leading
     direction before and after the step, against six nulls. Without prompts: 64 short sentences.
     """
-    chosen = parse_layers(layers)
-    length_of = _radius(radius)
-    with boundary(debug):
-        from eigenlens.report.serialise import SUFFIXES, check_target
+    asked = arguments(fed, moved, leading, measured, chosen, live)
+    with boundary(output.debug):
         from eigenlens.tracing.run import trace as compute
 
-        if out is not None:
-            check_target(out, list(SUFFIXES))
-        if figures is not None:
-            from eigenlens.report.figures.table import check_folder, figure_files
-
-            check_folder(figures)
-        with progress_bar(quiet, "prompts") as progress:
-            result = compute(
-                model,
-                text,
-                prompts=prompts,
-                token_ids=token_ids,
-                random_tokens=random_tokens,
-                length=length,
-                mode=mode.value,
-                ladder=ladder,
-                bias=bias,
-                order=order.value,
-                operator=operator.value,
-                tie_tolerance=tie_tolerance,
-                radius=length_of,
-                steps=steps,
-                nulls=nulls,
-                directions=directions,
-                bootstrap=bootstrap,
-                drop_sinks=drop_sinks,
-                special_tokens=special_tokens.value,
-                batch_size=batch_size,
-                too_long=too_long.value,
-                stack=stack,
-                layers=chosen,
-                dtype=dtype.value,
-                device=device,
-                seed=seed,
-                architecture=architecture,
-                trust_remote_code=trust_remote_code,
-                progress=progress,
-            )
-        warn(list(result.warnings), quiet)
-
-        def view() -> Any:
-            return import_module("eigenlens.report.trace_tables").trace_view(result, collapse)
-
-        files = {} if figures is None else figure_files({"trace": result}, figures)
-        emit(result, view, format, out, files=files, quiet=quiet)
-
-
-def _radius(text: str | None) -> Any:
-    """A radius as it was typed: a number, or ``sqrt_d``.
-
-    Raises
-    ------
-    typer.BadParameter
-        It is neither.
-    """
-    if text is None or text == "sqrt_d":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is no radius; write a positive number or sqrt_d", param_hint="--radius"
-        ) from None
+        output.check()
+        figures.check()
+        with output.progress("prompts") as progress:
+            result = compute(model, **asked, progress=progress)
+        output.warn(result.warnings)
+        view = table("trace_tables", "trace_view", result, collapse)
+        output.emit(result, view, figures.files(trace=result))

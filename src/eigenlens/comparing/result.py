@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eigenlens.comparing.difference import Difference
 from eigenlens.comparing.matching import Match
-from eigenlens.frames import frame
-from eigenlens.shown import Shown
+from eigenlens.shown import Shown, Told
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = "eigenlens.compare/1"
 SIDES = ("a", "b")
 
 
@@ -35,8 +30,8 @@ class Side:
         return {**vars(self), "eigenvalue": _pair(self.eigenvalue)}
 
 
-@dataclass(frozen=True)
-class LayerComparison:
+@dataclass(frozen=True, repr=False)
+class LayerComparison(Told):
     """One layer in both checkpoints.
 
     Attributes
@@ -57,6 +52,8 @@ class LayerComparison:
         ``|b_A - b_B| / |b_A|`` of ``b = W_O b_V + b_O``, which F does not hold; None without one.
     """
 
+    BRIEF = ("|F_A - F_B| / |F_A|", "effective rank")
+
     stack: str
     layer: int
     kind: str
@@ -69,10 +66,22 @@ class LayerComparison:
     principal_angles: tuple[float, ...]
     bias_change: float | None
 
-    @property
-    def name(self) -> str:
-        """``decoder.3``, or ``decoder.cross.3`` for cross attention."""
-        return f"{self.stack}.{'cross.' if self.kind == 'cross' else ''}{self.layer}"
+    def facts(self) -> dict[str, object]:
+        """What `print` tells."""
+        d, sides = self.difference, [x for x in (self.a, self.b) if x is not None]
+        return {
+            "asked": f"order {self.order}, operator {self.operator}",
+            "|F_A - F_B| / |F_A|": d.relative,
+            "more than rounding": d.is_real,
+            "rank of the difference": d.rank,
+            "effective rank": d.effective_rank,
+            "leading": tuple(x.eigenvalue for x in sides) or None,
+            "regime": tuple(x.regime for x in sides) or None,
+            "another one leads": self.new_leader,
+            "largest angle (rad)": self.principal_angles[0] if self.principal_angles else None,
+            "largest shift": self.largest_shift,
+            "change of the bias": self.bias_change,
+        }
 
     @property
     def relative(self) -> float:
@@ -102,8 +111,8 @@ class LayerComparison:
         """Largest distance that a matched eigenvalue moved beyond its error bars; 0 if none did."""
         return max((m.distance for m in self.matches if m.changed), default=0.0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form, as in the schema ``eigenlens.compare/1``."""
+    def _head(self) -> dict[str, Any]:
+        """What the JSON form and the flat record begin with."""
         d = self.difference
         return {
             "stack": self.stack,
@@ -123,6 +132,12 @@ class LayerComparison:
             "rank": d.rank,
             "effective_rank": d.effective_rank,
             "bias_change": self.bias_change,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, as in the schema ``eigenlens.compare/1``."""
+        return {
+            **self._head(),
             "a": None if self.a is None else self.a.to_dict(),
             "b": None if self.b is None else self.b.to_dict(),
             "regime_changed": self.regime_changed,
@@ -141,24 +156,10 @@ class LayerComparison:
 
     def flat(self) -> dict[str, Any]:
         """The flat record of CSV and data frames."""
-        d, lead = self.difference, self.leader
+        lead, head = self.leader, self._head()
+        head.pop("rounding")
         out: dict[str, Any] = {
-            "stack": self.stack,
-            "layer": self.layer,
-            "kind": self.kind,
-            "order": self.order,
-            "operator": self.operator,
-            "relative_change": d.relative,
-            "frobenius_difference": d.norm,
-            "frobenius_a": d.norm_a,
-            "frobenius_b": d.norm_b,
-            "spectral_difference": d.largest,
-            "cosine": d.cosine,
-            "changed": d.is_real,
-            "identical": d.identical,
-            "rank": d.rank,
-            "effective_rank": d.effective_rank,
-            "bias_change": self.bias_change,
+            **head,
             "largest_angle": self.principal_angles[0] if self.principal_angles else None,
             "regime_changed": self.regime_changed,
             "new_leader": self.new_leader,
@@ -196,6 +197,8 @@ class Comparison(Shown, shown_as="compare"):
         Sentences a reader should see.
     """
 
+    SCHEMA = "eigenlens.compare/1"
+
     model: dict[str, Any]
     other: dict[str, Any]
     options: dict[str, Any]
@@ -221,15 +224,8 @@ class Comparison(Shown, shown_as="compare"):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.compare/1``; numbers may be non-finite."""
-        from eigenlens import __version__
-
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": dict(self.model),
-            "other": dict(self.other),
-            "options": dict(self.options),
-            "warnings": list(self.warnings),
+            **self._head(model=self.model, other=self.other),
             "largest_change": self.largest,
             "ranking": [x.name for x in self.ranking],
             "layers": [x.to_dict() for x in self.layers],
@@ -240,16 +236,6 @@ class Comparison(Shown, shown_as="compare"):
         """One flat record a layer: what the data frame, CSV and parquet hold."""
         head = {"source_a": self.model["source"], "source_b": self.other["source"]}
         return [head | x.flat() for x in self.layers]
-
-    def to_frame(self) -> pd.DataFrame:
-        """A tidy pandas frame, one row a layer.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
-        """
-        return frame(self.rows())
 
 
 def _pair(value: complex | None) -> list[float] | None:

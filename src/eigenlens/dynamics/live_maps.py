@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from jaxtyping import Complex, Float
 
-from eigenlens.blas import threads_for
 from eigenlens.dynamics.maps import Form, StateMap
 from eigenlens.dynamics.masks import Mask
 from eigenlens.errors import OptionError
@@ -18,6 +17,7 @@ from eigenlens.live.recipe import states_of
 from eigenlens.live.replay import Variant, attention_output, sphere
 from eigenlens.live.session import Session, hooked
 from eigenlens.live.states import AttentionCall, scaled
+from eigenlens.live.threads import one_if
 
 States = Float[np.ndarray, "s n d"]
 
@@ -140,24 +140,10 @@ def running(session: Session, maps: Sequence[LiveMap]) -> Iterator[None]:
             yield
 
 
-@contextmanager
-def quick_threads(session: Session, tokens: int) -> Iterator[None]:
-    """One thread, in torch and in numpy, for states of few `tokens` (of all starts).
-
-    Waking others for a product of a millisecond costs more than they give, tenfold on a busy
-    machine.
-    """
-    torch, d = session.torch, session.places[0].plan.geometry.d_model
-    usual = torch.get_num_threads()
-    if session.device.type != "cpu" or 8 * tokens * d * d > SMALL_STEP:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        with threads_for(d):
-            yield
-    finally:
-        torch.set_num_threads(usual)
+def quick_threads(session: Session, tokens: int) -> AbstractContextManager[None]:
+    """One thread for states of few `tokens` (of all starts)."""
+    d = session.places[0].plan.geometry.d_model
+    return one_if(8 * tokens * d * d <= SMALL_STEP, session)
 
 
 def _taking_off(bias: Any) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
@@ -25,33 +24,33 @@ from eigenlens.dynamics.live_maps import (
     running,
     sight,
 )
+from eigenlens.dynamics.live_starts import Ids, prompt_ids, starts_of
 from eigenlens.dynamics.maps import Form
 from eigenlens.dynamics.masks import Mask, parse_mask
-from eigenlens.dynamics.matrices import random_starts
 from eigenlens.dynamics.outcome import Tolerance
 from eigenlens.dynamics.result import Simulation
-from eigenlens.dynamics.simulate import FORMS, check_steps, finish, foretell, parse_radius
+from eigenlens.dynamics.simulate import (
+    FORMS,
+    Outlook,
+    check_steps,
+    finish,
+    foretell,
+    parse_radius,
+)
 from eigenlens.errors import ArchitectureError, OptionError, ShapeError
 from eigenlens.live.batches import (
     make_batches,
-    max_positions,
     random_pixels,
-    special_ids,
-    vocabulary_size,
 )
 from eigenlens.live.capture import capture
 from eigenlens.live.masking import with_mask
 from eigenlens.live.replay import Variant
 from eigenlens.live.session import Session, open_session
 from eigenlens.live.states import AttentionCall
-from eigenlens.prompts import SPLITTERS, random_token_ids
 from eigenlens.spectra.maps import build_map
-
-States = Float[np.ndarray, "s n d"]
-Ids = Sequence[Sequence[int]]
+from eigenlens.tracing.feed import splitter_of
 
 DTYPES = ("float32", "float64")
-_BATCH = 16
 
 
 def simulate_model(
@@ -86,7 +85,7 @@ def simulate_model(
     Parameters
     ----------
     source
-        What `eigenlens.live.session.open_session` takes, or a session.
+        What `eigenlens.live.session.open_session` takes.
     steps
         Layer steps; a stack of different layers runs in order, then again.
     norm, radius, bias, ffn
@@ -142,23 +141,19 @@ def simulate_model(
     if given > 1:
         raise OptionError("give one of texts, token_ids, states and random_states, not several")
     variant = _variant(norm, radius, bias, ffn)
-    session = (
-        source
-        if isinstance(source, Session)
-        else open_session(
-            source,
-            dtype=dtype,
-            device=device,
-            architecture=architecture,
-            trust_remote_code=trust_remote_code,
-            split=SPLITTERS.get(str(source).removeprefix("sample:")),
-            tokenizer=texts is not None,
-        )
+    session = open_session(
+        source,
+        dtype=dtype,
+        device=device,
+        architecture=architecture,
+        trust_remote_code=trust_remote_code,
+        split=splitter_of(source),
+        tokenizer=texts is not None,
     )
     many = starts or len(texts or token_ids or [0])
     with quick_threads(session, many * n_tokens):
         session, warnings = _one_stack(session, stack)
-        ids, more = _prompt_ids(session, texts, token_ids, starts, n_tokens, seed)
+        ids, more = prompt_ids(session, texts, token_ids, starts, n_tokens, seed)
         warnings += more
         calls, reference = _calls(session, ids, layers, ffn)
         form_ = _form(form, calls[0], variant)
@@ -166,7 +161,7 @@ def simulate_model(
             chosen = parse_mask(mask)
             n = int(calls[0].before.shape[1])
             calls = [with_mask(session, call, chosen.allowed(n)) for call in calls]
-        X, start = _starts(session, reference, ids, variant, starts, states, random_states, seed)
+        X, start = starts_of(session, reference, ids, variant, starts, states, random_states, seed)
         if X.shape[1] != int(calls[0].before.shape[1]):
             raise ShapeError(
                 f"states have {X.shape[1]} tokens, the pass that masks and positions come from has "
@@ -207,11 +202,8 @@ def simulate_model(
                 },
                 maps,
                 X,
-                steps,
-                whole,
-                own,
-                foretold,
-                tolerance or Tolerance(),
+                Outlook(whole, own, foretold),
+                tolerance,
                 progress,
                 noise=float(session.torch.finfo(session.dtype).eps),
                 multipliers=live_multipliers,
@@ -237,39 +229,6 @@ def _one_stack(session: Session, stack: str | None) -> tuple[Session, list[str]]
     if stack is not None or not others:
         return alone, []
     return alone, [f"only the stack {chosen} is iterated; --stack {others[0]} for the other"]
-
-
-def _prompt_ids(
-    session: Session,
-    texts: Sequence[str] | None,
-    token_ids: Ids | None,
-    starts: int | None,
-    n_tokens: int,
-    seed: int,
-) -> tuple[list[list[int]] | None, list[str]]:
-    """Token ids of every start, all of one length; None for a model that sees images."""
-    if session.vision:
-        if texts is not None or token_ids is not None:
-            raise OptionError(f"{session.label} sees images, not tokens: leave the prompts out")
-        return None, []
-    if texts is None and token_ids is None:
-        limit = max_positions(session)
-        if limit is not None and n_tokens > limit:
-            raise OptionError(f"{n_tokens} tokens: {session.label} has {limit} positions")
-        size = vocabulary_size(session)
-        avoid = special_ids(session)
-        return random_token_ids(starts or 1, n_tokens, size, seed=seed, avoid=avoid), []
-    if texts is not None:
-        ids = session.encode(texts)
-    else:
-        ids = [[int(i) for i in prompt] for prompt in token_ids or ()]
-    if starts is not None and starts > len(ids):
-        raise OptionError(f"{starts} starts were asked for, but there are {len(ids)} prompts")
-    ids = ids[:starts]
-    shortest = min((len(prompt) for prompt in ids), default=0)
-    cut = sum(len(prompt) > shortest for prompt in ids)
-    warning = f"{cut} of {len(ids)} prompts are cut to the {shortest} tokens of the shortest"
-    return [prompt[:shortest] for prompt in ids], [warning] if cut else []
 
 
 def _calls(
@@ -312,45 +271,6 @@ def _form(form: str, call: AttentionCall, variant: Variant) -> Form:
             "--no-ffn with --form"
         )
     return "normalised" if form == "normalised" else "stream"
-
-
-def _starts(
-    session: Session,
-    reference: AttentionCall,
-    ids: list[list[int]] | None,
-    variant: Variant,
-    starts: int | None,
-    states: Any,
-    random_states: bool,
-    seed: int,
-) -> tuple[States, str]:
-    """The starts in float64 and where they come from."""
-    n, d = (int(k) for k in reference.before.shape[1:])
-    if random_states:
-        lengths = reference.before.double().norm(dim=-1).mean()
-        radius = variant.length(d) if variant.norm == "l2" else float(lengths)
-        return random_starts(starts or 1, n, d, radius, seed), "random states"
-    if states is not None:
-        X = np.array(states, dtype=np.float64)
-        X = X[None] if X.ndim == 2 else X
-        if X.ndim != 3 or X.shape[2] != d or 0 in X.shape:
-            raise ShapeError(
-                f"states have shape {np.shape(states)}; expected (n, {d}) or (s, n, {d})"
-            )
-        if not np.isfinite(X).all():
-            raise OptionError("states hold a NaN or an infinity")
-        x = session.torch.as_tensor(X)
-        return np.asarray(variant.start(x).numpy()), "states"
-    batches = (
-        random_pixels(session, starts or 1, seed, _BATCH)
-        if ids is None
-        else make_batches(session, ids, batch_size=_BATCH)
-    )
-    found = []
-    for captured in capture(session, batches, check=False):
-        first = next(c for c in captured.calls if c.place.plan.kind == "self")
-        found.append(variant.start(first.before.double()).cpu().numpy())
-    return np.concatenate(found), "images" if ids is None else "embeddings"
 
 
 def _operator(circuits: Sequence[OVCircuit], norm: str) -> tuple[str, list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -165,3 +166,22 @@ def product_of(layers: Sequence[MatrixLayer]) -> Float[np.ndarray, "d d"]:
     for layer in layers:
         total = total + layer.F @ total
     return total
+
+
+def given_starts(states: Any, d: int) -> Float[np.ndarray, "s n d"]:
+    """Starts of one's own, (n, d) or (s, n, d), as a float64 copy (s, n, d).
+
+    Raises
+    ------
+    ShapeError
+        They have another shape, or hold nothing.
+    OptionError
+        A NaN or an infinity is in them.
+    """
+    X = np.array(states, dtype=np.float64)
+    X = X[None] if X.ndim == 2 else X
+    if X.ndim != 3 or X.shape[2] != d or 0 in X.shape:
+        raise ShapeError(f"states have shape {np.shape(states)}; expected (n, {d}) or (s, n, {d})")
+    if not np.isfinite(X).all():
+        raise OptionError("states hold a NaN or an infinity")
+    return X

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from eigenlens.dynamics.predict import Prediction
-from eigenlens.frames import frame
 from eigenlens.shown import Shown
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = "eigenlens.simulate/1"
 
 
 @dataclass(frozen=True)
@@ -105,6 +99,8 @@ class Simulation(Shown, shown_as="simulate"):
         The last states, (starts, n, d).
     """
 
+    SCHEMA = "eigenlens.simulate/1"
+
     model: dict[str, Any]
     options: dict[str, Any]
     trajectory: tuple[dict[str, Any], ...]
@@ -119,16 +115,10 @@ class Simulation(Shown, shown_as="simulate"):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.simulate/1``."""
-        from eigenlens import __version__
-
         outcome = asdict(self.outcome)
         outcome["groups"] = list(self.outcome.groups)
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": dict(self.model),
-            "options": dict(self.options),
-            "warnings": list(self.warnings),
+            **self._head(model=self.model),
             "outcome": outcome,
             "basins": [
                 {"label": b.label, "count": b.count, "share": b.share, "interval": list(b.interval)}
@@ -142,13 +132,3 @@ class Simulation(Shown, shown_as="simulate"):
     def rows(self) -> list[dict[str, Any]]:
         """One flat record a step."""
         return [dict(step) for step in self.trajectory]
-
-    def to_frame(self) -> pd.DataFrame:
-        """A tidy pandas frame, one row a step.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
-        """
-        return frame(self.rows())

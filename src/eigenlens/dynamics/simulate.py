@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from eigenlens.blas import threads_for
 from eigenlens.dynamics.effective import ORDER_OF, Target, effective_matrix, find_target
 from eigenlens.dynamics.maps import Form, StateMap, l2_map
 from eigenlens.dynamics.masks import Mask, parse_mask
-from eigenlens.dynamics.matrices import build_layers, random_starts
+from eigenlens.dynamics.matrices import build_layers, given_starts, random_starts
 from eigenlens.dynamics.outcome import Outcome, Tolerance
 from eigenlens.dynamics.predict import Prediction, predict
 from eigenlens.dynamics.result import Simulation
 from eigenlens.dynamics.run import DOUBLE, Run, iterate
 from eigenlens.dynamics.stability import leading_multipliers
 from eigenlens.dynamics.summary import basins, outcomes, summarise, trajectory
-from eigenlens.errors import OptionError, ShapeError, nearest
+from eigenlens.errors import OptionError, nearest
 
 States = Float[np.ndarray, "s n d"]
 Multipliers = Callable[[Sequence[StateMap], Float[np.ndarray, "n d"], float], Any]
@@ -142,7 +142,6 @@ def simulate_matrices(
     order = ORDER_OF[form]
     whole = find_target(effective_matrix(matrices, form), order, tie_tolerance)
     own = [whole] if len(layers) == 1 else [find_target(m, order, tie_tolerance) for m in matrices]
-    foretold = foretell(whole, form, chosen, X.shape[1], len(layers))
     return finish(
         {
             "source": "matrices",
@@ -163,11 +162,8 @@ def simulate_matrices(
         },
         maps,
         X,
-        steps,
-        whole,
-        own,
-        foretold,
-        tolerance or Tolerance(),
+        Outlook(whole, own, foretell(whole, form, chosen, X.shape[1], len(layers))),
+        tolerance,
         progress,
     )
 
@@ -198,13 +194,7 @@ def _starts(states: Any, starts: int, n: int, d: int, radius: float, seed: int) 
         if seed < 0:
             raise OptionError(f"seed is {seed}; it is a whole number, 0 or more")
         return random_starts(starts, n, d, radius, seed)
-    X = np.array(states, dtype=np.float64)
-    X = X[None] if X.ndim == 2 else X
-    if X.ndim != 3 or X.shape[2] != d or 0 in X.shape:
-        raise ShapeError(f"states have shape {np.shape(states)}; expected (n, {d}) or (s, n, {d})")
-    if not np.isfinite(X).all():
-        raise OptionError("states hold a NaN or an infinity")
-    return X
+    return given_starts(states, d)
 
 
 def foretell(
@@ -248,33 +238,48 @@ def foretell(
     )
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What the spectra say before anything runs.
+
+    Attributes
+    ----------
+    whole, own
+        Target of a whole pass, and of each of its layers.
+    prediction
+        See `foretell`.
+    """
+
+    whole: Target
+    own: Sequence[Target]
+    prediction: Prediction | None
+
+
 def finish(
     model: dict[str, Any],
     options: dict[str, Any],
     maps: Sequence[StateMap],
     X: States,
-    steps: int,
-    whole: Target,
-    own: Sequence[Target],
-    foretold: Prediction | None,
-    tolerance: Tolerance,
+    outlook: Outlook,
+    tolerance: Tolerance | None,
     progress: Callable[[int, int], None] | None,
     *,
     noise: float = DOUBLE,
     multipliers: Multipliers | None = None,
     warnings: Sequence[str] = (),
 ) -> Simulation:
-    """Run the maps and put the result together; for matrices and live models alike.
+    """Run the maps `options["steps"]` steps and put the result together; of matrices or a model.
 
     `multipliers` gives those of the Jacobian of a pass at a state, with a sign (-1 for a state
     that flips), or None; by default from differences of the maps.
     """
-    form = maps[0].form
-    bases = [target.basis for target in own]
+    form, steps, whole = maps[0].form, int(options["steps"]), outlook.whole
+    tolerance = tolerance or Tolerance()
+    bases = [target.basis for target in outlook.own]
     with threads_for(X.shape[2]):
         run = iterate(maps, X, steps, whole.basis, bases, progress, noise)
         found = outcomes(run, form, tolerance)
-        summary = summarise(run, found, whole, foretold, form, tolerance)
+        summary = summarise(run, found, whole, outlook.prediction, form, tolerance)
     stability = None
     if form == "normalised":
         stability = _stability(maps, run, found[0], multipliers or _by_differences)

@@ -11,7 +11,7 @@ from eigenlens.errors import OptionError, nearest
 from eigenlens.integrations.alarms import Alarm
 from eigenlens.integrations.probes import probe_ids
 from eigenlens.integrations.reading import Reading
-from eigenlens.integrations.watching import EVERY, Watch, check_every
+from eigenlens.integrations.watching import EVERY, Watch, check_every, watch
 from eigenlens.live.load import line, need_transformers
 
 _, transformers = need_transformers()
@@ -59,7 +59,7 @@ class EigenlensCallback(transformers.TrainerCallback):  # type: ignore[misc,name
         self, probe: Any = None, every: int = EVERY, *, strict: bool = False, **options: Any
     ) -> None:
         check_every(every)
-        known = set(inspect.signature(Watch).parameters) - {"model", "probe", "every", "strict"}
+        known = set(inspect.signature(watch).parameters) - {"model", "probe", "every", "strict"}
         for name in options:
             if name not in known:
                 raise OptionError(
@@ -93,7 +93,7 @@ class EigenlensCallback(transformers.TrainerCallback):  # type: ignore[misc,name
             return
         model, options = kwargs["model"], self._options
         try:
-            self.watch = Watch(model, self._probe, self._every, strict=self._strict, **options)
+            self.watch = watch(model, self._probe, self._every, strict=self._strict, **options)
         except Exception as error:
             if self._strict:
                 raise

@@ -58,15 +58,13 @@ class Watch:
         model: Any,
         probe: Any = None,
         every: int = EVERY,
+        options: SpectrumOptions | None = None,
         *,
-        k: int = 4,
-        order: str = "auto",
+        strict: bool = False,
+        log: Log | None = None,
+        limits: Limits | None = None,
         stack: str | None = None,
         layers: Sequence[int] | None = None,
-        limits: Limits | None = None,
-        log: Log | None = None,
-        strict: bool = False,
-        seed: int = 0,
     ) -> None:
         check_every(every)
         self.every = every
@@ -77,9 +75,8 @@ class Watch:
         self._model = model
         self._stack = stack
         self._layers = None if layers is None else tuple(layers)
-        self._options = SpectrumOptions(k=k, order=order, dtype="float32", seed=seed)
+        self._options = options or SpectrumOptions(k=4, dtype="float32")
         self._log = log
-        self._seed = seed
         self._detector = Detector(limits)
         self._torch, _ = need_transformers()
         self._ids = None if probe is None else probe_ids(probe)
@@ -168,9 +165,9 @@ class Watch:
         if session.vision:
             if self._ids is not None:
                 raise OptionError(f"{session.label} sees images, not tokens: leave the probe out")
-            return list(random_pixels(session, 4, self._seed))
+            return list(random_pixels(session, 4, self._options.seed))
         if self._ids is None:
-            self._ids = random_probe(session, self._seed)
+            self._ids = random_probe(session, self._options.seed)
         return list(make_batches(session, self._ids))
 
     def _read(self, step: int, loss: Any) -> Reading:
@@ -299,14 +296,12 @@ def watch(
         model,
         probe,
         every,
-        k=k,
-        order=order,
+        SpectrumOptions(k=k, order=order, dtype="float32", seed=seed),
+        strict=strict,
+        log=log,
+        limits=limits,
         stack=stack,
         layers=layers,
-        limits=limits,
-        log=log,
-        strict=strict,
-        seed=seed,
     )
 
 

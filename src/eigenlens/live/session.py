@@ -264,13 +264,13 @@ def open_session(
     split: Split | None = None,
     tokenizer: bool = True,
 ) -> Session:
-    """Load a model to be traced, or take a live one as it is.
+    """Load a model to be traced, or take a live one, or a session, as it is.
 
     Parameters
     ----------
     source
         What `load_model` takes; or a live `PreTrainedModel` or PEFT model, whose device, dtype and
-        weights stay what they are.
+        weights stay what they are; or a session, which is given back: no option is used.
     dtype, device, device_map, adapter, trust_remote_code
         See `load_model`; not used for a live model.
     architecture
@@ -287,6 +287,8 @@ def open_session(
     ArchitectureError
         If the model has no attention layer that can be read.
     """
+    if isinstance(source, Session):
+        return source
     need_transformers()
     given: Source | None = None
     if hasattr(source, "state_dict") and hasattr(source, "config"):

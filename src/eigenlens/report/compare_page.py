@@ -18,13 +18,11 @@ from eigenlens.report.compare_tables import (
     only_texts,
     regime_change,
 )
-from eigenlens.report.page.assemble import assemble
 from eigenlens.report.page.blocks import summary
-from eigenlens.report.page.embed import plain, table, text
 from eigenlens.report.page.private import Veil
-from eigenlens.report.page.provenance import today, versions
+from eigenlens.report.page.single import data_section, figure_section, one_page, table_section
 from eigenlens.report.page.summary import Answer
-from eigenlens.report.panels.figure import Figure, n_rows
+from eigenlens.report.panels.figure import n_rows
 from eigenlens.report.words import layer_list
 
 _LEADS = {
@@ -44,8 +42,6 @@ def compare_page(result: Comparison) -> bytes:
     MissingDependencyError
         plotly is not installed.
     """
-    from eigenlens import __version__
-
     result = _veiled(result)
     found = {name: figure.data(result) for name, figure in COMPARISONS.items()}
     found = {name: data for name, data in found.items() if n_rows(data)}
@@ -54,23 +50,14 @@ def compare_page(result: Comparison) -> bytes:
     if not any(x.difference.is_real for x in result.layers):
         found.clear()
     body = [summary(_answers(result), None, [*result.warnings, *only_texts(result)])]
-    body += [_section(COMPARISONS[name]) for name in found]
-    body += [_layers(result), _provenance(result)]
+    body += [figure_section(COMPARISONS[name], _LEADS[name]) for name in found]
+    body += [_layers(result), data_section(result.options, "comparison")]
     anchors = {"summary": "In short"} | {name: COMPARISONS[name].title for name in found}
     anchors |= {"layers": "All layers", "provenance": "Data"}
-    nav = "".join(f'<li><a href="#{a}">{text(title)}</a></li>' for a, title in anchors.items())
     names = [str(m["source"]) for m in (result.model, result.other)]
-    page = assemble(
-        title=f"{names[0]} and {names[1]}",
-        facts=f"A {_facts(result.model)}; B {_facts(result.other)}",
-        nav=nav,
-        body="".join(body),
-        data=plain(result.to_dict()),
-        plots={name: COMPARISON_PLOTS[name](data) for name, data in found.items()},
-        version=__version__,
-        date=today(),
-    )
-    return page.encode("utf-8")
+    facts = f"A {_facts(result.model)}; B {_facts(result.other)}"
+    plots = {name: COMPARISON_PLOTS[name](data) for name, data in found.items()}
+    return one_page(f"{names[0]} and {names[1]}", facts, body, anchors, result, plots)
 
 
 def _veiled(result: Comparison) -> Comparison:
@@ -153,18 +140,6 @@ def _places(layers: list[int]) -> str:
     return f"layer{'s' * (len(layers) > 1)} {layer_list(layers)}"
 
 
-def _section(figure: Figure) -> str:
-    label = text(f"{figure.title}. {figure.alt}")
-    return (
-        f'<section id="{figure.name}" aria-labelledby="h-{figure.name}"><h2 id="h-{figure.name}">'
-        f'{text(figure.title)}</h2><p class="lead">{text(_LEADS[figure.name])}</p>'
-        f'<div class="figures"><figure class="{figure.name}" id="figure-{figure.name}">'
-        f'<div class="controls"></div><div class="chart" data-plot="{figure.name}" role="img" '
-        f'aria-label="{label}"></div><figcaption>{text(figure.caption)}</figcaption></figure>'
-        "</div></section>"
-    )
-
-
 def _layers(result: Comparison) -> str:
     headings = ["layer", "|dF|/|F|", "rank of dF", "leading A", "leading B", "shift", "angle"]
     rows: list[list[Any]] = [
@@ -180,19 +155,4 @@ def _layers(result: Comparison) -> str:
         "of the difference, the shift that of A's leading eigenvalue, the angle the largest "
         "between what A and B draw tokens to"
     )
-    return (
-        '<section id="layers" aria-labelledby="h-layers"><h2 id="h-layers">All layers</h2>'
-        f"{table([*headings, 'regime'], rows, caption)}</section>"
-    )
-
-
-def _provenance(result: Comparison) -> str:
-    options = [[k, "-" if v is None else str(v)] for k, v in result.options.items()]
-    made = ", ".join(f"{k} {v}" for k, v in versions().items())
-    return (
-        '<section id="provenance" aria-labelledby="h-provenance">'
-        '<h2 id="h-provenance">Where this comes from</h2>'
-        '<p><button type="button" id="download" data-file="comparison.json">Download the data '
-        f'(JSON)</button></p><dl class="facts-list"><dt>Versions</dt><dd>{text(made)}</dd></dl>'
-        f"{table(['option', 'value'], options, 'Options of the comparison')}</section>"
-    )
+    return table_section("layers", "All layers", [*headings, "regime"], rows, caption)

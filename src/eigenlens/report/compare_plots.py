@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eigenlens.report.panels.figure import COLOURS, Columns
-from eigenlens.report.plots.parts import (
-    DEPTH_SCALE,
-    GUIDE,
-    Plot,
-    layer_axis,
-    layer_ticks,
-    layout,
-    safe,
-    take,
-    where,
-)
+from eigenlens.report.panels.figure import COLOURS, GUIDE, Columns, take, where
+from eigenlens.report.plots.parts import DEPTH_SCALE, Plot, layer_axis, layer_ticks, layout, safe
 
 
 def changes(data: Columns) -> Plot:

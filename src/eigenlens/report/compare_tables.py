@@ -13,7 +13,7 @@ from rich.text import Text
 from eigenlens.comparing.matching import KINDS, Match
 from eigenlens.comparing.result import Comparison, LayerComparison, Side
 from eigenlens.inert import inert
-from eigenlens.report.tables import plain_table
+from eigenlens.report.tables import model_line, plain_table
 from eigenlens.report.words import complex_text, layer_list, regime_text
 
 _LEGEND = (
@@ -47,12 +47,8 @@ def compare_view(result: Comparison) -> RenderableType:
 def _heading(result: Comparison) -> Text:
     text = Text()
     for name, model in (("A", result.model), ("B", result.other)):
-        kind = f"{inert(str(model['model_type']))}, " if model["model_type"] else ""
-        text.append(f"{name} ")
-        text.append(inert(str(model["source"])), style="bold")
-        text.append(
-            f"  {kind}d {model['d_model']}, {counted(model, 'layer')}, {counted(model, 'head')}\n"
-        )
+        sizes = f"d {model['d_model']}, {counted(model, 'layer')}, {counted(model, 'head')}"
+        text.append(f"{name} ").append(model_line(model, f"{sizes}\n"))
     first = result.layers[0] if result.layers else None
     if first is not None:
         text.append(f"operator {first.operator}, leading by {first.order}")

@@ -24,6 +24,7 @@ from eigenlens.report.compare_plots import COMPARISON_PLOTS
 from eigenlens.report.figures.style import DPI, saved
 from eigenlens.report.figures.table import DRAWN, PANELS, title_of
 from eigenlens.report.panels.figure import n_rows
+from eigenlens.report.plots.library import as_figure
 from eigenlens.report.plots.table import PLOTS
 from eigenlens.report.steer_panels import STEERING_PLOTS
 from eigenlens.report.tables import WIDTH
@@ -118,16 +119,7 @@ def plot_of(result: Any, name: str | None = None) -> Any:
             f"the figure {name!r} has nothing to show here; ask for what it needs (heads: "
             "per_head=True)"
         )
-    try:
-        import plotly.graph_objects as go
-    except ImportError:
-        raise MissingDependencyError(
-            "a plot needs plotly: pip install 'eigenlens[report]'"
-        ) from None
-    made = _ALL[name](PANELS[name].data(result))
-    figure = go.Figure(made)
-    figure.update_layout(template="plotly_white", title={"text": PANELS[name].title})
-    return figure
+    return as_figure(_ALL[name](PANELS[name].data(result)), PANELS[name].title)
 
 
 def _view(result: Any) -> Any:

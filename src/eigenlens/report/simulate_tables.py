@@ -12,8 +12,7 @@ from rich.text import Text
 from eigenlens.dynamics.outcome import LABELS, Tolerance
 from eigenlens.dynamics.predict import Prediction
 from eigenlens.dynamics.result import Simulation
-from eigenlens.inert import inert
-from eigenlens.report.tables import plain_table
+from eigenlens.report.tables import model_line, plain_table, short_sizes
 from eigenlens.report.words import complex_text
 
 _NOT = "not predicted"
@@ -34,11 +33,7 @@ def simulate_view(result: Simulation) -> RenderableType:
 
 def _heading(result: Simulation) -> Text:
     m, o = result.model, result.options
-    text = Text()
-    text.append(inert(str(m["source"])), style="bold")
-    kind = f"{inert(str(m['model_type']))}, " if m.get("model_type") else ""
-    placement = f", {m['placement']}-norm" if m.get("placement") else ""
-    text.append(f"  {kind}d {m['d_model']}, {m['n_heads']} heads{placement}")
+    text = model_line(m, short_sizes(m))
     layers = o.get("layers") or range(m["n_layers"])
     shared = "one layer, again and again" if len(layers) == 1 else f"{len(layers)} layers in turn"
     starts = f"{o['starts']} starts of " if o["starts"] > 1 else ""

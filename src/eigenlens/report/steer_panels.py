@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from eigenlens.report.panels.figure import COLOURS, Columns, Figure, columns
-from eigenlens.report.plots.parts import Plot, layout, take, where
+from eigenlens.report.panels.figure import COLOURS, Columns, Figure, columns, take, where
+from eigenlens.report.plots.parts import Plot, layout
 from eigenlens.steering.result import Steering
 
 MEASURES = {

@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eigenlens.report.page.assemble import assemble
 from eigenlens.report.page.blocks import summary
-from eigenlens.report.page.embed import plain, table, text
 from eigenlens.report.page.private import Veil
-from eigenlens.report.page.provenance import today, versions
+from eigenlens.report.page.single import data_section, figure_section, one_page, table_section
 from eigenlens.report.page.summary import Answer
-from eigenlens.report.panels.figure import Columns, Figure, n_rows
+from eigenlens.report.panels.figure import n_rows
 from eigenlens.report.survey_panels import SURVEYS
 from eigenlens.report.survey_plots import SURVEY_PLOTS
 from eigenlens.report.survey_tables import survey_sentences
@@ -36,33 +34,17 @@ def survey_page(result: Survey) -> bytes:
     MissingDependencyError
         plotly is not installed.
     """
-    from eigenlens import __version__
-
     result = _veiled(result)
     found = {name: figure.data(result) for name, figure in SURVEYS.items()}
     found = {name: data for name, data in found.items() if n_rows(data)}
     plots = {name: SURVEY_PLOTS[name](data) for name, data in found.items()}
     body = [summary(_answers(result), None, _notes(result))]
-    body += [_section(SURVEYS[name], data) for name, data in found.items()]
-    body.append(_table(result))
-    body.append(_provenance(result))
-    sections = ["In short", *(SURVEYS[name].title for name in found), "All checkpoints", "Data"]
-    anchors = ["summary", *found, "checkpoints", "provenance"]
-    nav = "".join(
-        f'<li><a href="#{anchor}">{text(title)}</a></li>'
-        for anchor, title in zip(anchors, sections, strict=True)
-    )
-    page = assemble(
-        title=f"Survey {Path(result.folder).name}",
-        facts=_facts(result),
-        nav=nav,
-        body="".join(body),
-        data=plain(result.to_dict()),
-        plots=plots,
-        version=__version__,
-        date=today(),
-    )
-    return page.encode("utf-8")
+    body += [figure_section(SURVEYS[name], _LEADS[name]) for name in found]
+    body += [_table(result), data_section(result.options, "survey")]
+    anchors = {"summary": "In short"} | {name: SURVEYS[name].title for name in found}
+    anchors |= {"checkpoints": "All checkpoints", "provenance": "Data"}
+    name = f"Survey {Path(result.folder).name}"
+    return one_page(name, _facts(result), body, anchors, result, plots)
 
 
 def _veiled(result: Survey) -> Survey:
@@ -144,20 +126,6 @@ def _notes(result: Survey) -> list[str]:
     return [*result.warnings, *unfinished]
 
 
-def _section(figure: Figure, data: Columns) -> str:
-    head = (
-        f'<section id="{figure.name}" aria-labelledby="h-{figure.name}"><h2 id="h-{figure.name}">'
-        f'{text(figure.title)}</h2><p class="lead">{text(_LEADS[figure.name])}</p>'
-    )
-    label = text(f"{figure.title}. {figure.alt}")
-    return (
-        f'{head}<div class="figures"><figure class="{figure.name}" id="figure-{figure.name}">'
-        f'<div class="controls"></div><div class="chart" data-plot="{figure.name}" role="img" '
-        f'aria-label="{label}"></div><figcaption>{text(figure.caption)}</figcaption>'
-        f"</figure></div></section>"
-    )
-
-
 def _table(result: Survey) -> str:
     regimes = [r for r in REGIMES if any(m.regimes.get(r) for m in result.models)]
     headings = ["checkpoint", "type", "d", "layers", *map(regime_text, regimes)]
@@ -177,19 +145,4 @@ def _table(result: Survey) -> str:
         "to what leads shrinks (post-norm); depth exponent: it shrinks as depth to this power "
         "(pre-norm)"
     )
-    return (
-        '<section id="checkpoints" aria-labelledby="h-checkpoints"><h2 id="h-checkpoints">All '
-        f"checkpoints</h2>{table(headings, rows, caption)}</section>"
-    )
-
-
-def _provenance(result: Survey) -> str:
-    options = [[k, "-" if v is None else str(v)] for k, v in result.options.items()]
-    made = ", ".join(f"{k} {v}" for k, v in versions().items())
-    return (
-        '<section id="provenance" aria-labelledby="h-provenance">'
-        '<h2 id="h-provenance">Where this comes from</h2>'
-        '<p><button type="button" id="download" data-file="survey.json">Download the data (JSON)'
-        f'</button></p><dl class="facts-list"><dt>Versions</dt><dd>{text(made)}</dd></dl>'
-        f"{table(['option', 'value'], options, 'Options of the survey')}</section>"
-    )
+    return table_section("checkpoints", "All checkpoints", headings, rows, caption)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eigenlens.report.panels.figure import COLOURS, REGIME_COLOURS, Columns
-from eigenlens.report.plots.parts import Plot, control, layout, safe, take, where, with_frames
+from eigenlens.report.panels.figure import COLOURS, REGIME_COLOURS, Columns, take, where
+from eigenlens.report.plots.parts import Plot, control, layout, safe, with_frames
 from eigenlens.report.words import regime_text
 from eigenlens.spectra.principal import REGIMES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -49,6 +49,20 @@ def plain_table(columns: Sequence[tuple[str, str]], title: str | None = None) ->
     return table
 
 
+def model_line(model: Mapping[str, Any], sizes: str) -> Text:
+    """``sample:bert-tiny  bert, d 128, 4 heads``: the name, bold, then type and `sizes`."""
+    text = Text()
+    text.append(inert(str(model["source"])), style="bold")
+    kind = f"{inert(str(model['model_type']))}, " if model.get("model_type") else ""
+    return text.append(f"  {kind}{sizes}")
+
+
+def short_sizes(model: Mapping[str, Any]) -> str:
+    """``d 128, 4 heads, post-norm``."""
+    placement = f", {model['placement']}-norm" if model.get("placement") else ""
+    return f"d {model['d_model']}, {model['n_heads']} heads{placement}"
+
+
 def spectrum_view(result: Spectrum) -> RenderableType:
     """Everything that `eigenlens spectrum` prints as a table."""
     parts: list[RenderableType] = [_heading(result)]
@@ -71,16 +85,12 @@ def spectrum_view(result: Spectrum) -> RenderableType:
 
 
 def _heading(result: Spectrum) -> Text:
-    m = result.model
-    text = Text()
-    text.append(inert(str(m["source"])), style="bold")
-    kind = f"{inert(str(m['model_type']))}, " if m["model_type"] else ""
-    text.append(f"  {kind}{_sizes(m)}")
+    text = model_line(result.model, _sizes(result.model))
     if result.layers:
         first = result.layers[0]
         text.append(
             f"\noperator {first.operator}, leading by {first.order} ({ORDERS[first.order].meaning})"
-            + _unusual(first.order, m["placement"])
+            + _unusual(first.order, result.model["placement"])
         )
     return text
 

@@ -10,7 +10,14 @@ from rich.text import Text
 
 from eigenlens.inert import inert
 from eigenlens.report.tables import plain_table
-from eigenlens.report.words import layer_list, percent
+from eigenlens.report.trace_words import (
+    row_name,
+    share_text,
+    stack_groups,
+    told_by_step,
+    trace_sentences,
+)
+from eigenlens.report.words import percent
 from eigenlens.tracing.ladder import RUNGS
 from eigenlens.tracing.nulls import NULLS
 from eigenlens.tracing.options import MODES
@@ -63,7 +70,7 @@ def trace_view(result: Trace, collapse: bool = False) -> RenderableType:
         (_nulls_table, _NULL_LEGEND, result.options["nulls"]),
         (_collapse_table, _COLLAPSE_LEGEND, collapse),
     ]
-    groups = _groups(result)
+    groups = stack_groups(result)
     for make, legend, wanted in tables:
         if not wanted:
             continue
@@ -100,32 +107,16 @@ def _fed(result: Trace) -> str:
     return f"{o['n_prompts']} prompts ({o['prompts']}), {tokens} tokens"
 
 
-def _groups(result: Trace) -> dict[str, list[LayerTrace]]:
-    found: dict[str, list[LayerTrace]] = {}
-    for layer in result.layers:
-        found.setdefault(f"{layer.stack}{' cross' * (layer.kind == 'cross')}", []).append(layer)
-    return found
-
-
-def _by_step(layers: Sequence[LayerTrace]) -> bool:
-    """Whether rows are told apart by their step: a layer that is used more than once."""
-    return len({(x.stack, x.kind, x.layer) for x in layers}) < len(layers)
-
-
-def _name(x: LayerTrace, by_step: bool) -> int:
-    return x.step if by_step else x.layer
-
-
 def _legend(result: Trace) -> str:
     if not result.options["nulls"]:
         return _LEGEND
-    rows = "steps" if _by_step(result.layers) else "layers"
+    rows = "steps" if told_by_step(result.layers) else "layers"
     return _LEGEND + _LEGEND_NULLS.format(rows=rows)
 
 
 def _layers_table(layers: Sequence[LayerTrace]) -> RenderableType:
     nulls = layers[0].nulls is not None
-    by_step = _by_step(layers)
+    by_step = told_by_step(layers)
     several = len({x.layer for x in layers}) > 1
     columns = [("step", "right")] if by_step else []
     columns += [("layer", "right")] if several or not by_step else []
@@ -135,11 +126,11 @@ def _layers_table(layers: Sequence[LayerTrace]) -> RenderableType:
     for x in layers:
         row: list[str | Text] = [str(x.step)] if by_step else []
         row += [str(x.layer)] if several or not by_step else []
-        row += [percent(x.gap), _share(x.gamma), _share(x.expected_gamma), f"{x.gain:+.4f}"]
-        row += [Text(_share(x.rho), style=_style(x)), _interval(x.rho_ci)]
+        row += [percent(x.gap), share_text(x.gamma), share_text(x.expected_gamma), f"{x.gain:+.4f}"]
+        row += [Text(share_text(x.rho), style=_style(x)), _interval(x.rho_ci)]
         if x.nulls is not None:
             low, _, high = x.nulls["random_direction"]["quantiles"]["rho"]
-            row += [f"{_share(low)} to {_share(high)}", _p(x.p_holm)]
+            row += [f"{share_text(low)} to {share_text(high)}", _p(x.p_holm)]
         table.add_row(*row)
     return table
 
@@ -148,11 +139,6 @@ def _style(x: LayerTrace) -> str:
     if x.beyond is None:
         return ""
     return "green" if x.beyond else "red" if x.rho < 0.5 else "yellow"
-
-
-def _share(value: float) -> str:
-    """``.712`` with its zero, so that columns align."""
-    return f"{value:.3f}"
 
 
 def _interval(ci: tuple[float, float] | None) -> str:
@@ -173,42 +159,44 @@ def _ladder_legend() -> str:
 
 
 def _ladder_table(layers: Sequence[LayerTrace]) -> RenderableType:
-    by_step = _by_step(layers)
+    by_step = told_by_step(layers)
     columns = [("step" if by_step else "layer", "right")]
     table = plain_table([*columns, *((_RUNG_HEADINGS[name], "right") for name in RUNGS)])
     for x in layers:
         found = x.ladder or {}
         cells = [
-            f"{_share(found[name]['rho'])} ({found[name]['gain']:+.4f})" if name in found else "-"
+            f"{share_text(found[name]['rho'])} ({found[name]['gain']:+.4f})"
+            if name in found
+            else "-"
             for name in RUNGS
         ]
-        table.add_row(str(_name(x, by_step)), *cells)
+        table.add_row(str(row_name(x, by_step)), *cells)
     return table
 
 
 def _nulls_table(layers: Sequence[LayerTrace]) -> RenderableType:
-    by_step = _by_step(layers)
+    by_step = told_by_step(layers)
     columns = [("step" if by_step else "layer", "right"), ("rho", "right")]
     table = plain_table([*columns, *((_NULL_HEADINGS[name], "right") for name in NULLS)])
     for x in layers:
         nulls = x.nulls or {}
         cells = [_null(nulls.get(name)) for name in NULLS]
-        table.add_row(str(_name(x, by_step)), Text(_share(x.rho), style=_style(x)), *cells)
+        table.add_row(str(row_name(x, by_step)), Text(share_text(x.rho), style=_style(x)), *cells)
     return table
 
 
 def _null(found: Any) -> str:
-    return "-" if found is None else _share(found["rho"])
+    return "-" if found is None else share_text(found["rho"])
 
 
 def _collapse_table(layers: Sequence[LayerTrace]) -> RenderableType:
-    by_step = _by_step(layers)
+    by_step = told_by_step(layers)
     columns = [("step" if by_step else "layer", "right")]
     table = plain_table([*columns, *((h, "right") for h in _COLLAPSE.values())])
     for x in layers:
         values = [x.collapse.get(name) for name in _COLLAPSE]
         cells = ["-" if v is None else f"{v:.3f}" if abs(v) < 10 else f"{v:.2f}" for v in values]
-        table.add_row(str(_name(x, by_step)), *cells)
+        table.add_row(str(row_name(x, by_step)), *cells)
     return table
 
 
@@ -246,7 +234,7 @@ def _notes(result: Trace) -> list[str]:
 def _overlap_notes(result: Trace) -> list[str]:
     """How leaders lie to each other, to the mean token and to the sinks, a line a stack."""
     notes = []
-    groups = _groups(result)
+    groups = stack_groups(result)
     for (name, layers), stack in zip(groups.items(), result.stacks, strict=False):
         parts = []
         pairs = [
@@ -256,10 +244,10 @@ def _overlap_notes(result: Trace) -> list[str]:
         ]
         if pairs:
             parts.append(f"of two layers {_mean_and_most(pairs)}")
-        by_step = _by_step(layers)
+        by_step = told_by_step(layers)
         word = "step" if by_step else "layer"
         for what, field in (("mean token", "overlap_mean"), ("sinks", "overlap_sinks")):
-            found = [(getattr(x, field), f"{word} {_name(x, by_step)}") for x in layers]
+            found = [(getattr(x, field), f"{word} {row_name(x, by_step)}") for x in layers]
             known = [(value, where) for value, where in found if value is not None]
             if known:
                 parts.append(f"with the {what} {_mean_and_most(known)}")
@@ -268,7 +256,7 @@ def _overlap_notes(result: Trace) -> list[str]:
             chance = sum(x.expected_gamma for x in layers) / len(layers)
             notes.append(
                 f"overlap of leaders{named} (1: the same direction, a random one has about "
-                f"{_share(chance)}): {'; '.join(parts)}"
+                f"{share_text(chance)}): {'; '.join(parts)}"
             )
     return notes
 
@@ -276,123 +264,4 @@ def _overlap_notes(result: Trace) -> list[str]:
 def _mean_and_most(found: Sequence[tuple[float, str]]) -> str:
     most = max(found)
     mean = sum(value for value, _ in found) / len(found)
-    return f"{_share(mean)} on average, at most {_share(most[0])} ({most[1]})"
-
-
-def trace_sentences(result: Trace) -> list[str]:
-    """What the tables mean; the last one answers whether tokens tilt."""
-    layers = result.layers
-    verdict = result.verdict
-    word = "steps" if _by_step(layers) else "layers"
-    out = [
-        f"Rho is above 1/2 in {verdict['rho_above_half']} of {len(layers)} {word}, and the mean "
-        f"gain is positive in {verdict['gain_positive']}."
-    ]
-    if verdict["beyond_random"] is None:
-        return [*out, _untested(result, word)]
-    return [*out, _caution(result, word), _answer(result, word)]
-
-
-def _untested(result: Trace, word: str) -> str:
-    yes = [x for x in result.layers if x.rho > 0.5]
-    return (
-        f"{_QUESTION} More often than not in {len(yes)} of {len(result.layers)} {word}"
-        f"{_where(result, yes)}; whether that is more than chance only the nulls say (--nulls)."
-    )
-
-
-_QUESTION = "Do tokens tilt towards the principal eigenvector?"
-
-
-def _caution(result: Trace, word: str) -> str:
-    layers = result.layers
-    highs = [x.nulls["random_direction"]["quantiles"]["rho"][2] for x in layers if x.nulls]
-    texts = [f"{h:.2f}" for h in (min(highs), max(highs))]
-    reach = " to ".join(dict.fromkeys(texts))
-    text = f"That alone is no evidence: one random direction in 40 has a rho above {reach}"
-    rotated = [x.nulls["matched_spectrum"] for x in layers if x.nulls]
-    if None not in rotated:
-        above = sum(x.rho > null["rho"] for x, null in zip(layers, rotated, strict=True))
-        text += (
-            f", and F rotated at random, which has the same spectrum, has a smaller rho in "
-            f"{above} of {len(layers)} {word}"
-        )
-    return text + "."
-
-
-def _answer(result: Trace, word: str) -> str:
-    if result.options["mode"] == "free":
-        return f"{_QUESTION} {'; '.join(_end(result))}."
-    layers = result.layers
-    yes = [x for x in layers if x.beyond]
-    no = [x for x in layers if not x.beyond]
-    away = [x for x in no if x.rho < 0.5]
-    how = (
-        f"corrected p < {LEVEL:g}"
-        if result.verdict["by"] == "p"
-        else "above their 97.5 % quantile; too few prompts for a p-value"
-    )
-    if yes:
-        text = (
-            f"{_QUESTION} Yes in {len(yes)} of {len(layers)} {word}{_where(result, yes)}, beyond "
-            f"random directions ({how})"
-        )
-        other = "the other one" if len(no) == 1 else f"the other {len(no)}"
-        text += f"; not in {other}{_where(result, no)}" if no else ""
-    else:
-        text = f"{_QUESTION} In none of {len(layers)} {word} more than random directions ({how})"
-    if away and len(away) == len(no):
-        text += ", where most tokens move away"
-    elif away:
-        text += f"; most tokens move away in {len(away)} of them{_where(result, away)}"
-    return f"{text}.{_beyond_rotated(result, yes)}"
-
-
-def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
-    """Of the layers beyond random directions those that are beyond F rotated at random, too."""
-    rotated = [(x.nulls or {}).get("matched_spectrum") for x in yes]
-    if not yes or None in rotated:
-        return ""
-    both = [x for x, null in zip(yes, rotated, strict=True) if null and x.rho > null["rho"]]
-    text = f" Above F rotated at random, too: {len(both)} of these {len(yes)}"
-    if len(both) == len(yes):
-        return f"{text}."
-    return (
-        f"{text}{_where(result, both)}; in the others any matrix with this spectrum does as much."
-    )
-
-
-def _end(result: Trace) -> list[str]:
-    """Where a free run ends, which is judged by its alignment.
-
-    Tokens that have become one move all alike: rho is then 0 or 1 for any direction.
-    """
-    groups = _groups(result)
-    out = []
-    for name, layers in groups.items():
-        last = layers[-1]
-        _, _, high = (last.nulls or {})["random_direction"]["quantiles"]["gamma"]
-        tilted = last.gamma > high
-        stack = f" ({inert(name)})" if len(groups) > 1 else ""
-        cosine = last.collapse.get("cosine")
-        alike = "" if cosine is None else f" and the mean cosine of two tokens {cosine:.3f}"
-        out.append(
-            f"{'Yes' if tilted else 'No'}{stack}: after {last.step + 1} steps their alignment is "
-            f"{last.gamma:.3f}{alike}, where one random direction in 40 has an alignment above "
-            f"{high:.3f}"
-        )
-    return out
-
-
-def _where(result: Trace, chosen: Sequence[LayerTrace]) -> str:
-    """`` (0, 2-4)``, with the stack's name where there are several; nothing for all of them."""
-    if not chosen or len(chosen) == len(result.layers):
-        return ""
-    groups = _groups(result)
-    parts = []
-    for name, layers in groups.items():
-        by_step = _by_step(layers)
-        own = [_name(x, by_step) for x in layers if x in chosen]
-        if own:
-            parts.append(f"{inert(name)} {layer_list(own)}" if len(groups) > 1 else layer_list(own))
-    return f" ({'; '.join(parts)})"
+    return f"{share_text(mean)} on average, at most {share_text(most[0])} ({most[1]})"

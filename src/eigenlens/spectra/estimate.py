@@ -20,13 +20,12 @@ from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.circuit.plans import LayerPlan
+from eigenlens.frames import Result
 from eigenlens.spectra.in_core import FROM as IN_CORE_FROM
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.solvers import choose_solvers
 from eigenlens.tensors.dtypes import DTYPES
 from eigenlens.tensors.store import TensorStore
-
-SCHEMA = "eigenlens.estimate/1"
 
 PROGRAM_BYTES = 80_000_000  # the interpreter with numpy and this package
 READ_BYTES_PER_SECOND = 1e9  # of a local disk whose pages are cached in part; networks are slower
@@ -78,7 +77,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Result):
     """The cost of a run, schema ``eigenlens.estimate/1``.
 
     Attributes
@@ -99,6 +98,8 @@ class Estimate:
         What deserves to be known before the start.
     """
 
+    SCHEMA = "eigenlens.estimate/1"
+
     model: dict[str, Any]
     options: dict[str, Any]
     layers: tuple[LayerCost, ...]
@@ -109,17 +110,11 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        from eigenlens import __version__
-
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": dict(self.model),
-            "options": dict(self.options),
+            **self._head(model=self.model),
             "read_bytes": self.read_bytes,
             "memory_bytes": self.memory_bytes,
             "seconds": self.seconds,
-            "warnings": list(self.warnings),
             "layers": self.rows(),
         }
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Inexact, Int
 
+from eigenlens.blas import of_row_blocks
 from eigenlens.circuit.circuit import Norm, OVCircuit
 from eigenlens.errors import NumericsError, OptionError
 
@@ -247,7 +248,13 @@ def _absent(exponents: Int[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
 
 def _exponents(x: Float[np.ndarray, "n m"], axis: int | None) -> Int[np.ndarray, "*k"]:
     """Power of two above the largest entry of each column (axis 0), row (axis 1) or of all."""
-    size = np.maximum(x.max(axis=axis), -x.min(axis=axis))
+
+    def largest(rows: slice) -> Float[np.ndarray, "*k"]:
+        block = x[rows]
+        return np.asarray(np.maximum(block.max(axis=axis), -block.min(axis=axis)))
+
+    found = of_row_blocks(largest, *x.shape)
+    size = np.concatenate(found) if axis == 1 else np.max(found, axis=0)
     if not np.isfinite(size).all():
         raise NumericsError(
             f"F has factors that are not finite in {x.dtype.name}; check the weights, or use "

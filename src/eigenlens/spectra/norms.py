@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 import numpy as np
 from jaxtyping import Float
 
-from eigenlens.blas import one_thread
+from eigenlens.blas import of_row_blocks, one_thread
 from eigenlens.spectra.maps import Full, LinearMap, LowRank, is_large, normalised, restored
 
 Asked = tuple[bool, np.ndarray]
@@ -26,11 +26,21 @@ def product_rounding(a: LinearMap) -> float:
     """
     if isinstance(a, Full):
         return 0.0
-    outer = np.einsum("ij,ij->j", a.left, a.left)
-    inner = np.einsum("ij,ij->i", a.right, a.right)
-    rows = float(np.einsum("ij,ij,j->i", a.left, a.left, inner).max())
-    columns = float(np.einsum("ij,ij,i->j", a.right, a.right, outer).max())
-    return math.sqrt(rows) + math.sqrt(columns)
+    left, right = a.left, a.right
+    inner = np.concatenate(
+        of_row_blocks(lambda rows: np.square(right[rows]).sum(axis=1), *right.shape)
+    )
+
+    def of_left(rows: slice) -> tuple[float, Float[np.ndarray, "r"]]:
+        squares = np.square(left[rows])
+        return float((squares @ inner).max()), squares.sum(axis=0)
+
+    tops, sums = zip(*of_row_blocks(of_left, *left.shape), strict=True)
+    outer = np.sum(sums, axis=0)
+    columns = np.sum(
+        of_row_blocks(lambda rows: outer[rows] @ np.square(right[rows]), *right.shape), axis=0
+    )
+    return math.sqrt(max(tops)) + math.sqrt(float(columns.max()))
 
 
 def spectral_norm(a: LinearMap, seed: int = 0) -> float:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Complex, Float
 
 from eigenlens.circuit.plans import Skipped
-from eigenlens.frames import frame
-from eigenlens.shown import Shown
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = "eigenlens.spectrum/1"
+from eigenlens.shown import Shown, Told
 
 
 @dataclass(frozen=True)
@@ -76,8 +70,8 @@ class HeadSpectrum:
         }
 
 
-@dataclass(frozen=True)
-class LayerSpectrum:
+@dataclass(frozen=True, repr=False)
+class LayerSpectrum(Told):
     """The spectrum of one layer, certified, and what it means.
 
     Attributes
@@ -115,6 +109,8 @@ class LayerSpectrum:
         also their imaginary parts.
     """
 
+    BRIEF = ("shape", "regime", "gap")
+
     stack: str
     layer: int
     kind: str
@@ -148,10 +144,24 @@ class LayerSpectrum:
     heads: tuple[HeadSpectrum, ...] | None = field(default=None, repr=False)
     tokens: dict[str, Tokens] | None = field(default=None, repr=False)
 
-    @property
-    def name(self) -> str:
-        """``decoder.3``, or ``decoder.cross.3`` for cross attention."""
-        return f"{self.stack}.{'cross.' if self.kind == 'cross' else ''}{self.layer}"
+    def facts(self) -> dict[str, object]:
+        """What `print` tells."""
+        return {
+            "shape": f"{self.d} x {self.d}, rank at most {self.rank}",
+            "steps": self.steps if self.steps > 1 else None,
+            "asked": f"order {self.order}, operator {self.operator}",
+            "regime": f"{self.regime} (target {self.target})",
+            "leading": complex(self.eigenvalues[0]) if len(self.eigenvalues) else None,
+            "gap": self.gap,
+            "angle": None if self.angle is None else f"{self.angle:.4g} {self.angle_unit}",
+            "spectral norm": self.spectral_norm,
+            "Frobenius norm": self.frobenius_norm,
+            "departure from normality": self.henrici,
+            "eigenvalues": len(self.eigenvalues),
+            "largest residual": float(np.max(self.residuals)) if len(self.residuals) else None,
+            "computed by": f"{self.solver}, {self.dtype}",
+            "heads": None if self.heads is None else len(self.heads),
+        }
 
     def basis(self) -> Float[np.ndarray, "d m"]:
         """Orthonormal basis of the target: v1, the plane, the tied span or the kernel.
@@ -220,6 +230,8 @@ class Spectrum(Shown, shown_as="spectrum"):
         Sentences a reader should see.
     """
 
+    SCHEMA = "eigenlens.spectrum/1"
+
     model: dict[str, Any]
     options: dict[str, Any]
     layers: tuple[LayerSpectrum, ...]
@@ -228,14 +240,8 @@ class Spectrum(Shown, shown_as="spectrum"):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.spectrum/1``; numbers may be non-finite."""
-        from eigenlens import __version__
-
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": dict(self.model),
-            "options": dict(self.options),
-            "warnings": list(self.warnings),
+            **self._head(model=self.model),
             "layers": [layer.to_dict() for layer in self.layers],
             "skipped": [asdict(s) for s in self.skipped],
         }
@@ -277,16 +283,6 @@ class Spectrum(Shown, shown_as="spectrum"):
                     }
                 )
         return out
-
-    def to_frame(self) -> pd.DataFrame:
-        """A tidy pandas frame, one row an eigenvalue.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
-        """
-        return frame(self.rows())
 
 
 def _pairs(values: Complex[np.ndarray, "k"]) -> list[list[float]]:

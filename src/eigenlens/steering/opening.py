@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from eigenlens.blas import SMALL, threads_for
+from eigenlens.blas import SMALL
 from eigenlens.circuit.adapters import merge_adapters
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.errors import ArchitectureError, OptionError, SourceError
@@ -16,6 +15,7 @@ from eigenlens.inert import inert
 from eigenlens.live.load import load_model
 from eigenlens.live.places import Place
 from eigenlens.live.session import Session, open_session, session_of
+from eigenlens.live.threads import one_if
 from eigenlens.live.tokenizer import load_tokenizer
 from eigenlens.prompts import SPLITTERS
 from eigenlens.tensors.source import Source, resolve
@@ -163,17 +163,6 @@ def layer_index(known: list[int], layer: int, label: str) -> int:
     )
 
 
-@contextmanager
-def quick(session: Session) -> Iterator[None]:
-    """One thread for narrow models on a CPU: several are tenfold slower on a busy machine."""
-    torch, d = session.torch, session.places[0].plan.geometry.d_model
-    usual = torch.get_num_threads()
-    if session.device.type != "cpu" or d > SMALL:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        with threads_for(d):
-            yield
-    finally:
-        torch.set_num_threads(usual)
+def quick(session: Session) -> AbstractContextManager[None]:
+    """One thread for narrow models on a CPU."""
+    return one_if(session.places[0].plan.geometry.d_model <= SMALL, session)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.errors import OptionError
-from eigenlens.frames import frame
 from eigenlens.inert import inert
 from eigenlens.shown import Shown
 from eigenlens.steering.continuations import Continuation
 from eigenlens.steering.directions import Direction
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.eigenpair import Change
-from eigenlens.steering.evaluate import Cosines, Measure
+from eigenlens.steering.forms import FORMS, write_form
+from eigenlens.steering.measures import Cosines, Measure
 from eigenlens.steering.strength import Window
 from eigenlens.steering.target import Realised
 from eigenlens.steering.written import Written
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = "eigenlens.steer/1"
-FORM_NAMES: tuple[str, ...] = ("checkpoint", "lora", "delta")
+FORM_NAMES: tuple[str, ...] = tuple(FORMS)
 """Forms that an edit can be written in."""
 
 
@@ -62,6 +57,8 @@ class Steering(Shown, shown_as="steer"):
     continuations
         How some sentences go on.
     """
+
+    SCHEMA = "eigenlens.steer/1"
 
     model: dict[str, Any]
     options: dict[str, Any]
@@ -107,25 +104,17 @@ class Steering(Shown, shown_as="steer"):
         Raises
         ------
         OptionError
-            The form is unknown, or the model has no files.
+            The form is unknown, the model has no files, or a form without links is asked for them.
         """
-        if form not in FORM_NAMES:
-            raise OptionError(f"form {form!r} is unknown: allowed are {', '.join(FORM_NAMES)}")
         if self.checkpoint is None:
             raise OptionError("there are no files to write the edit for: give a model's path")
-        return _writer(form, link)(self.checkpoint, self.edit, folder, force=force)
+        return write_form(self.checkpoint, self.edit, folder, form, force=force, link=link)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.steer/1``; numbers may be non-finite."""
-        from eigenlens import __version__
-
         e = self.edit
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": dict(self.model),
-            "options": dict(self.options),
-            "warnings": list(self.warnings),
+            **self._head(model=self.model),
             "direction": {
                 "label": self.direction.label,
                 "kind": self.direction.kind,
@@ -229,16 +218,6 @@ class Steering(Shown, shown_as="steer"):
             points.append(("activation addition", self.activation))
         return [{**head, "method": name, **_flat(m)} for name, m in points]
 
-    def to_frame(self) -> pd.DataFrame:
-        """A tidy pandas frame, one row a strength.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
-        """
-        return frame(self.rows())
-
 
 def check_form(
     checkpoint: Checkpoint, folder: str | Path, form: str, *, force: bool = False
@@ -288,19 +267,3 @@ def _flat(m: Measure) -> dict[str, Any]:
         for key in ("mean_cosine", "min_cosine", "positive_fraction"):
             out[f"{place}_{key}"] = found[key]
     return out
-
-
-def _writer(form: str, link: bool) -> Callable[..., Written]:
-    """The function that writes a form; each is imported only when it is used."""
-    from functools import partial
-
-    from eigenlens.steering.checkpoint import write_checkpoint
-    from eigenlens.steering.delta import write_delta
-    from eigenlens.steering.lora import write_lora
-
-    forms: Mapping[str, Callable[..., Written]] = {
-        "checkpoint": partial(write_checkpoint, link=link),
-        "lora": write_lora,
-        "delta": write_delta,
-    }
-    return forms[form]

@@ -14,21 +14,14 @@ from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.errors import OptionError
-from eigenlens.steering.directions import (
-    Direction,
-    from_vocabulary,
-    names_of,
-    of_layer,
-    of_tokens,
-    says,
-    unit,
-)
+from eigenlens.steering.directions import Direction, names_of, of_layer, says, unit
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.eigenpair import alpha_qu, spectrum_change
 from eigenlens.steering.opening import layer_index
 from eigenlens.steering.options import SteerOptions, token_list, two_texts
 from eigenlens.steering.probes import PROBES, Probe, Reader, placed, reader, scaled
 from eigenlens.steering.result import Steering
+from eigenlens.steering.token_directions import from_vocabulary, of_tokens
 from eigenlens.steering.vector_files import of_file
 
 Progress = Callable[[int, int, str], None]

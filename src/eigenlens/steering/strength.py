@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.errors import NumericsError, OptionError, UnreachableError
-from eigenlens.steering.evaluate import Measure, Study
+from eigenlens.steering.evaluate import Study
+from eigenlens.steering.measures import Measure
 from eigenlens.steering.rank_one import first_crossing
 
 Try = Callable[[float], Measure]

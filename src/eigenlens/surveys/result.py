@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from eigenlens.frames import frame
+from eigenlens.frames import Result
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = "eigenlens.survey/1"
 STATUSES = {
     "complete": "every layer that was asked for is there",
     "partial": "some layers are there; run the survey again to go on",
@@ -101,7 +97,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(Result):
     """The checkpoints of a survey, one entry each.
 
     Attributes
@@ -120,6 +116,8 @@ class Survey:
         Names of the checkpoints that the run was asked for; the folder may hold more.
     """
 
+    SCHEMA = "eigenlens.survey/1"
+
     folder: str
     options: dict[str, Any]
     models: tuple[ModelSummary, ...]
@@ -134,14 +132,8 @@ class Survey:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.survey/1``."""
-        from eigenlens import __version__
-
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": None,
-            "options": dict(self.options),
-            "warnings": list(self.warnings),
+            **self._head(model=None),
             "folder": self.folder,
             "run": None if self.run is None else asdict(self.run),
             "models": [asdict(m) for m in self.models],
@@ -149,17 +141,8 @@ class Survey:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """One flat record a checkpoint."""
-        return [m.flat() for m in self.models]
-
-    def to_frame(self) -> pd.DataFrame:
-        """A tidy pandas frame, one row a checkpoint.
+        """One flat record a checkpoint.
 
         The layers themselves are in the data set: ``pandas.read_parquet(folder)``.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
         """
-        return frame(self.rows())
+        return [m.flat() for m in self.models]

@@ -26,7 +26,7 @@ from eigenlens.tensors.dtypes import DTYPES, from_bytes
 from eigenlens.tensors.files import file_size, identity, read_bytes, row_range, shown, unreadable
 from eigenlens.tensors.gguf_config import gguf_config
 from eigenlens.tensors.gguf_header import Header, Strings
-from eigenlens.tensors.store import Array, TensorInfo, missing
+from eigenlens.tensors.store import Array, Named, TensorInfo
 from eigenlens.tensors.vocabulary import byte_level_text, metaspace_text
 
 # GGML types that numpy holds as they are; all others go through gguf.quants.
@@ -62,7 +62,7 @@ def _gguf() -> Any:
     return gguf
 
 
-class GGUFFile:
+class GGUFFile(Named[_Entry]):
     """A store over one GGUF file; opening reads the header only.
 
     Attributes
@@ -157,15 +157,6 @@ class GGUFFile:
             start,
             row_bytes,
         )
-
-    def names(self) -> frozenset[str]:
-        """Every tensor name, as GGUF spells them."""
-        return frozenset(self._entries)
-
-    def _find(self, name: str) -> _Entry:
-        if name not in self._entries:
-            raise missing(name, self._entries, self.path.name)
-        return self._entries[name]
 
     def info(self, name: str) -> TensorInfo:
         """Stored type and shape (slowest axis first, as numpy has it)."""

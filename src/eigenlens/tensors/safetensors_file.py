@@ -18,7 +18,7 @@ from eigenlens.errors import FormatError
 from eigenlens.inert import inert
 from eigenlens.tensors.dtypes import DTYPES, from_bytes
 from eigenlens.tensors.files import file_size, identity, parse_json, read_bytes, row_range, shown
-from eigenlens.tensors.store import Array, TensorInfo, missing
+from eigenlens.tensors.store import Array, Named, TensorInfo
 
 HEADER_LIMIT = 100_000_000
 
@@ -45,7 +45,7 @@ def _is_index(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
-class SafetensorsFile:
+class SafetensorsFile(Named[_Entry]):
     """A store over one .safetensors file; opening reads and checks the header only.
 
     Raises
@@ -143,15 +143,6 @@ class SafetensorsFile:
                 )
             if entry.stop > end:
                 end, previous = entry.stop, entry.info.name
-
-    def names(self) -> frozenset[str]:
-        """Every tensor of the header."""
-        return frozenset(self._entries)
-
-    def _find(self, name: str) -> _Entry:
-        if name not in self._entries:
-            raise missing(name, self._entries, self.path.name)
-        return self._entries[name]
 
     def info(self, name: str) -> TensorInfo:
         """Type and shape, from the header."""

@@ -58,7 +58,8 @@ def resolve(model: str | Path) -> Source:
     model
         ``sample:NAME``; an existing folder with config.json; one .safetensors or .bin file beside
         its config.json; one .gguf file; or a hub id ``org/name[@revision]``. A path that exists is
-        never looked up on the hub.
+        never looked up on the hub, and neither is one in a folder that exists, unless it names a
+        revision.
 
     Raises
     ------
@@ -91,7 +92,13 @@ def resolve(model: str | Path) -> Source:
             f"{label[:200]}: no such folder or file; a hub id looks like org/name or "
             "org/name@revision, a sample like sample:minilm"
         )
-    return _resolve_hub(HubModel(*hub_id))
+    name, revision = hub_id
+    if revision is None and path.parent.is_dir():
+        raise SourceError(
+            f"{label}: no such file or folder in {shown(path.parent)}; if a model of the hub is "
+            f"meant, name its revision: {label}@main"
+        )
+    return _resolve_hub(HubModel(name, revision))
 
 
 def _resolve_path(path: Path, label: str) -> Source:

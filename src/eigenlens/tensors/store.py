@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from eigenlens.tensors.dtypes import DTYPES, TORCH_DTYPES, dtype_name
 from eigenlens.tensors.files import row_range, shown
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,22 @@ def missing(name: str, known: Iterable[str], where: str) -> ArchitectureError:
     return ArchitectureError(
         f"no tensor '{inert(name)}' in {inert(where)}{hint}; check the model type"
     )
+
+
+class Named(Generic[Entry]):
+    """Mixin of a store over one file: names, and what its header says of each."""
+
+    path: Path
+    _entries: dict[str, Entry]
+
+    def names(self) -> frozenset[str]:
+        """Every tensor name, as the file spells them."""
+        return frozenset(self._entries)
+
+    def _find(self, name: str) -> Entry:
+        if name not in self._entries:
+            raise missing(name, self._entries, self.path.name)
+        return self._entries[name]
 
 
 class ArrayStore:

@@ -25,7 +25,7 @@ from eigenlens.inert import inert
 from eigenlens.tensors.dtypes import DTYPES, TORCH_DTYPES, from_bytes
 from eigenlens.tensors.files import file_size, identity, read_bytes, row_range, shown, unreadable
 from eigenlens.tensors.pickle_machine import Global, Machine, Opaque
-from eigenlens.tensors.store import Array, TensorInfo, missing
+from eigenlens.tensors.store import Array, Named, TensorInfo
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
@@ -121,7 +121,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
 _CONSTANTS = frozenset(_STORAGES) | frozenset(_TORCH_TYPES)
 
 
-class TorchFile:
+class TorchFile(Named[_Tensor]):
     """A store over one torch weight file.
 
     A file whose only tensors lie under one of the keys ``state_dict``, ``model_state_dict``,
@@ -149,7 +149,7 @@ class TorchFile:
             content = self._open_zip() if head == b"PK\x03\x04" else self._open_legacy()
         except OSError as error:
             raise unreadable(self.path, error) from error
-        self._tensors = self._select(content)
+        self._entries = self._select(content)
 
     def _bad(self, what: str) -> FormatError:
         return FormatError(f"{self._where}: {what}; get the file again")
@@ -292,15 +292,6 @@ class TorchFile:
                 f"tensor '{inert(name)}' reaches element {last} of a storage of "
                 f"{tensor.storage.nbytes // item}"
             )
-
-    def names(self) -> frozenset[str]:
-        """Every tensor of the state dict."""
-        return frozenset(self._tensors)
-
-    def _find(self, name: str) -> _Tensor:
-        if name not in self._tensors:
-            raise missing(name, self._tensors, self.path.name)
-        return self._tensors[name]
 
     def info(self, name: str) -> TensorInfo:
         """Type and shape as the pickle describes them."""

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eigenlens.circuit.plans import Skipped
-from eigenlens.frames import frame
-from eigenlens.shown import Shown
+from eigenlens.shown import Shown, Told
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SCHEMA = "eigenlens.trace/1"
 LEVEL = 0.05
 """Significance level of the verdict, after Holm's correction over layers."""
 
 
-@dataclass(frozen=True)
-class LayerTrace:
+@dataclass(frozen=True, repr=False)
+class LayerTrace(Told):
     """One layer's step, measured on all tokens.
 
     Attributes
@@ -56,6 +51,8 @@ class LayerTrace:
         By rung: gamma, gain, rho; None unless asked for.
     """
 
+    BRIEF = ("regime", "gain", "rho")
+
     stack: str
     layer: int
     kind: str
@@ -90,6 +87,29 @@ class LayerTrace:
     n_prompts: int
     undefined: int
     ladder: Mapping[str, Mapping[str, float]] | None = None
+
+    @property
+    def name(self) -> str:
+        """``encoder.3``; of a step other than the layer's own ``encoder.0, step 7``."""
+        return super().name if self.step == self.layer else f"{super().name}, step {self.step}"
+
+    def facts(self) -> dict[str, object]:
+        """What `print` tells."""
+        return {
+            "asked": f"order {self.order}, operator {self.operator}",
+            "regime": f"{self.regime} (target {self.target}, dimension {self.target_dim})",
+            "gap": self.gap,
+            "gamma": self.gamma,
+            "gamma of a random direction": self.expected_gamma,
+            "gain": self.gain,
+            "signed gain": self.signed_gain,
+            "rho": self.rho,
+            "rho, 95 %": self.rho_ci,
+            "beyond random directions": self.beyond,
+            "p, corrected": self.p_holm,
+            "tokens": f"{self.n_tokens} of {self.n_prompts} prompts",
+            "sinks": self.sinks.get("n"),
+        }
 
     @property
     def beyond(self) -> bool | None:
@@ -189,6 +209,8 @@ class Trace(Shown, shown_as="trace"):
         Sentences a reader should see.
     """
 
+    SCHEMA = "eigenlens.trace/1"
+
     model: dict[str, Any]
     options: dict[str, Any]
     layers: tuple[LayerTrace, ...]
@@ -211,14 +233,8 @@ class Trace(Shown, shown_as="trace"):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.trace/1``; numbers may be non-finite."""
-        from eigenlens import __version__
-
         return {
-            "schema": SCHEMA,
-            "eigenlens_version": __version__,
-            "model": dict(self.model),
-            "options": dict(self.options),
-            "warnings": list(self.warnings),
+            **self._head(model=self.model),
             "layers": [layer.to_dict() for layer in self.layers],
             "stacks": [stack.to_dict() for stack in self.stacks],
             "verdict": self.verdict,
@@ -229,13 +245,3 @@ class Trace(Shown, shown_as="trace"):
         """One flat record an attention call: what the data frame, CSV and parquet hold."""
         head = {"source": self.model["source"], "model_type": self.model["model_type"]}
         return [head | layer.flat() for layer in self.layers]
-
-    def to_frame(self) -> pd.DataFrame:
-        """A tidy pandas frame, one row an attention call.
-
-        Raises
-        ------
-        MissingDependencyError
-            pandas is not installed.
-        """
-        return frame(self.rows())

@@ -112,18 +112,14 @@ def trace(
     )
     split = splitter_of(source)
     wanted = token_ids is None and random_tokens is None
-    session = (
-        source
-        if isinstance(source, Session)
-        else open_session(
-            source,
-            dtype=dtype,
-            device=device,
-            architecture=architecture,
-            trust_remote_code=trust_remote_code,
-            split=split,
-            tokenizer=wanted,
-        )
+    session = open_session(
+        source,
+        dtype=dtype,
+        device=device,
+        architecture=architecture,
+        trust_remote_code=trust_remote_code,
+        split=split,
+        tokenizer=wanted,
     )
     if stack is not None:
         session = session.only(stack)

@@ -1,8 +1,8 @@
 """Where each model type keeps its attention: one row of data a model type.
 
-How to add a type: find the pattern that names its V and O in `patterns.py`, and write one line in
-the file of its kind (`decoders`, `encoders`, `vision`, `audio`, `seq2seq`, `composites`), with
-what it deviates in as keywords: those of the pattern, or any field of `rows.Stack`. Sizes need
+How to add a type: find the pattern that names its V and O in a `*_patterns.py`, and write one
+line in the file of its kind (`decoders`, `encoders`, `vision`, `audio`, `seq2seq`, `composites`),
+with what it deviates in as keywords: those of the pattern, or any field of `rows.Stack`. Sizes need
 nothing where the config's keys are the usual ones of `rows.KEYS`; `keys={"n_heads": ("my_key",)}`
 says where they are not. A type without F goes to `refused.py` with its reason. Then run its
 family test: it must pass the equal-token identity at 1e-10.

@@ -15,17 +15,17 @@ from eigenlens.circuit.architectures.bases import (
     text_tower,
     towers,
 )
-from eigenlens.circuit.architectures.patterns import (
-    bart_stack,
-    bert,
-    llama,
-)
+from eigenlens.circuit.architectures.decoder_patterns import llama
+from eigenlens.circuit.architectures.encoder_patterns import bert
 from eigenlens.circuit.architectures.sense_patterns import (
     conformer,
     vit,
     wav2vec2,
 )
-from eigenlens.circuit.rows import Architecture, Stages, Tower, flag
+from eigenlens.circuit.architectures.seq2seq_patterns import bart_stack
+from eigenlens.circuit.facts import flag
+from eigenlens.circuit.rows import Architecture, Tower
+from eigenlens.circuit.stages import Stages
 
 CLAMPED = "what it reads and writes is clamped to gradient_clipping; F holds within"
 

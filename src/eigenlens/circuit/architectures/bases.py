@@ -11,18 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from eigenlens.circuit.rows import (
-    PLAIN_HEADS,
-    Architecture,
-    Factor,
-    Naming,
-    Readout,
-    Rule,
-    Stack,
-    Switch,
-    Tower,
-    flag,
-)
+from eigenlens.circuit.facts import Rule, Switch, flag
+from eigenlens.circuit.rows import PLAIN_HEADS, Architecture, Factor, Naming, Readout, Stack, Tower
 
 RESIDUAL_INSIDE = "the attention module's output contains the residual already; F does not"
 NORM_ON_OUTPUT = "a norm follows the output projection, none precedes the values"

@@ -20,17 +20,16 @@ from eigenlens.circuit.architectures.bases import (
     towers,
     vision_tower,
 )
-from eigenlens.circuit.architectures.patterns import (
-    bert,
-    llama,
-)
+from eigenlens.circuit.architectures.decoder_patterns import llama
+from eigenlens.circuit.architectures.encoder_patterns import bert
 from eigenlens.circuit.architectures.sense_patterns import (
     clip_stack,
 )
 from eigenlens.circuit.architectures.vision_patterns import QKV_BIAS, attended, blocks
 from eigenlens.circuit.architectures.vision_towers import TANH_GATE
 from eigenlens.circuit.circuit import Placement
-from eigenlens.circuit.rows import Architecture, Stack, Switch, Tower, flag
+from eigenlens.circuit.facts import Switch, flag
+from eigenlens.circuit.rows import Architecture, Stack, Tower
 
 _TEXT = text_tower(within=("text_model.", "text_encoder."))
 _LANGUAGE = text_tower(within=LANGUAGE)

@@ -21,20 +21,9 @@ from eigenlens.circuit.architectures.bases import (
     several,
     towers,
 )
-from eigenlens.circuit.architectures.patterns import (
-    llama,
-    llama_readout,
-)
-from eigenlens.circuit.rows import (
-    SINKS,
-    UNGATED,
-    Architecture,
-    Factor,
-    Listed,
-    Readout,
-    Switch,
-    Tower,
-)
+from eigenlens.circuit.architectures.decoder_patterns import llama, llama_readout
+from eigenlens.circuit.facts import Switch
+from eigenlens.circuit.rows import SINKS, UNGATED, Architecture, Factor, Listed, Readout, Tower
 from eigenlens.circuit.slots import cycles, shared_blocks, twice_in_windows
 
 MAMBA = "a Mamba layer: no softmax attention"

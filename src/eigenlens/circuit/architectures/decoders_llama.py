@@ -17,11 +17,9 @@ from eigenlens.circuit.architectures.bases import (
     of,
     one,
 )
-from eigenlens.circuit.architectures.patterns import (
-    gemma,
-    llama,
-)
-from eigenlens.circuit.rows import Architecture, Readout, Switch, flag
+from eigenlens.circuit.architectures.decoder_patterns import gemma, llama
+from eigenlens.circuit.facts import Switch, flag
+from eigenlens.circuit.rows import Architecture, Readout
 
 SCALED_RESIDUAL = "the residual stream is multiplied with a learned vector before the sum"
 TWO_NORMS = "audio tokens pass a norm of their own (audio_input_layernorm) before the values"

@@ -9,14 +9,10 @@ from eigenlens.circuit.architectures.bases import (
     clamped,
     one,
 )
-from eigenlens.circuit.architectures.patterns import (
-    bart_stack,
-    gpt2,
-    gpt_neo,
-    neox,
-    opt,
-)
-from eigenlens.circuit.rows import Architecture, Cases, Readout, Rule, Switch, flag
+from eigenlens.circuit.architectures.decoder_patterns import gpt2, gpt_neo, neox
+from eigenlens.circuit.architectures.seq2seq_patterns import bart_stack, opt
+from eigenlens.circuit.facts import Cases, Rule, Switch, flag
+from eigenlens.circuit.rows import Architecture, Readout
 
 NEOX_READOUT = Readout(
     ("embed_in",),

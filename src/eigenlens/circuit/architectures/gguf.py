@@ -16,7 +16,8 @@ from eigenlens.circuit.architectures.bases import (
     NORM_ON_OUTPUT,
     each,
 )
-from eigenlens.circuit.rows import SINKS, Architecture, Naming, Readout, Stack, Switch, flag
+from eigenlens.circuit.facts import Switch, flag
+from eigenlens.circuit.rows import SINKS, Architecture, Naming, Readout, Stack
 from eigenlens.errors import ArchitectureError
 from eigenlens.inert import inert
 

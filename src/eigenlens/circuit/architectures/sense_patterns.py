@@ -7,15 +7,9 @@ from typing import Any
 from eigenlens.circuit.architectures.bases import (
     one,
 )
-from eigenlens.circuit.architectures.patterns import (
-    bart_stack,
-)
-from eigenlens.circuit.rows import (
-    Architecture,
-    Naming,
-    Switch,
-    flag,
-)
+from eigenlens.circuit.architectures.seq2seq_patterns import bart_stack
+from eigenlens.circuit.facts import Switch, flag
+from eigenlens.circuit.rows import Architecture, Naming
 
 
 def vit(

@@ -13,17 +13,14 @@ from eigenlens.circuit.architectures.bases import (
     named,
     several,
 )
-from eigenlens.circuit.architectures.encoders import GLOBAL_VALUES
-from eigenlens.circuit.architectures.patterns import (
-    bart,
-    bart_stack,
-    llama,
-    t5,
-)
+from eigenlens.circuit.architectures.decoder_patterns import llama
+from eigenlens.circuit.architectures.encoders_bert import GLOBAL_VALUES
 from eigenlens.circuit.architectures.sense_patterns import (
     conformer,
 )
-from eigenlens.circuit.rows import Architecture, Cases, Readout, Switch, Tower, flag
+from eigenlens.circuit.architectures.seq2seq_patterns import bart, bart_stack, t5
+from eigenlens.circuit.facts import Cases, Switch, flag
+from eigenlens.circuit.rows import Architecture, Readout, Tower
 
 GLOBAL_TOKENS = "global tokens, which no position holds, are read through the same W_V"
 CUMULATIVE = (

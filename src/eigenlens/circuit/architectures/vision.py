@@ -11,9 +11,7 @@ from eigenlens.circuit.architectures.bases import (
     named,
     several,
 )
-from eigenlens.circuit.architectures.patterns import (
-    gpt2,
-)
+from eigenlens.circuit.architectures.decoder_patterns import gpt2
 from eigenlens.circuit.architectures.sense_patterns import (
     clip_stack,
     vit,
@@ -31,7 +29,9 @@ from eigenlens.circuit.architectures.vision_patterns import (
 )
 from eigenlens.circuit.architectures.vision_towers import VISION_TOWERS
 from eigenlens.circuit.circuit import Placement
-from eigenlens.circuit.rows import Architecture, Cases, Naming, Stages, Switch, Tower, flag
+from eigenlens.circuit.facts import Cases, Switch, flag
+from eigenlens.circuit.rows import Architecture, Naming, Tower
+from eigenlens.circuit.stages import Stages
 
 LAYER_SCALE = flag("layer_scale_init_value", True)
 _VIDEOMAE = "encoder.layer.{layer}.attention.attention."

@@ -11,12 +11,13 @@ from eigenlens.circuit.architectures.bases import (
     cross,
     one,
 )
-from eigenlens.circuit.architectures.patterns import (
-    bart,
-    bert,
-)
+from eigenlens.circuit.architectures.encoder_patterns import bert
+from eigenlens.circuit.architectures.seq2seq_patterns import bart
+from eigenlens.circuit.facts import Rule, flag
 from eigenlens.circuit.layouts import Geometry
-from eigenlens.circuit.rows import Architecture, Naming, Rule, Slot, Slots, Stack, Stages, flag
+from eigenlens.circuit.rows import Architecture, Naming, Stack
+from eigenlens.circuit.slots import Slot, Slots
+from eigenlens.circuit.stages import Stages
 
 QKV_BIAS = flag("qkv_bias", True)
 # Longer or shorter ways to write the same: what config keys such blocks count with.

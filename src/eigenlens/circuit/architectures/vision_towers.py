@@ -13,15 +13,13 @@ from eigenlens.circuit.architectures.bases import (
     several,
     towers,
 )
-from eigenlens.circuit.architectures.patterns import (
-    bart_stack,
-    bert,
-)
+from eigenlens.circuit.architectures.encoder_patterns import bert
 from eigenlens.circuit.architectures.sense_patterns import (
     clip_stack,
     in_proj,
     vit,
 )
+from eigenlens.circuit.architectures.seq2seq_patterns import bart_stack
 from eigenlens.circuit.architectures.vision_patterns import (
     DEPTH,
     QKV_BIAS,
@@ -37,7 +35,9 @@ from eigenlens.circuit.architectures.vision_patterns import (
     with_bias,
 )
 from eigenlens.circuit.circuit import NormKind
-from eigenlens.circuit.rows import Architecture, Cases, Naming, Stages, Tower, flag
+from eigenlens.circuit.facts import Cases, flag
+from eigenlens.circuit.rows import Architecture, Naming, Tower
+from eigenlens.circuit.stages import Stages
 
 RMS: dict[str, Any] = {"norm_kind": "rmsnorm"}
 BY_TYPE: Cases[NormKind] = Cases("norm_type", {"rms_norm": "rmsnorm"}, "layernorm")

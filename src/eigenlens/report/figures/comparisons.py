@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from eigenlens.report.figures.spectra import depth_bar, plane
-from eigenlens.report.figures.style import (
-    depth_colours,
-    head,
-    layer_ticks,
-    new_figure,
-    take,
-)
-from eigenlens.report.panels.figure import COLOURS, Columns
+from eigenlens.report.figures.style import depth_colours, head, layer_ticks, new_figure
+from eigenlens.report.panels.figure import COLOURS, Columns, take
 
 
 def changes(data: Columns, source: str) -> Any:

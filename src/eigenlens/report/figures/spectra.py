@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from eigenlens.report.figures.style import (
-    GUIDE,
     REGIME_MARKS,
     depth_colours,
     head,
@@ -13,22 +12,12 @@ from eigenlens.report.figures.style import (
     legend_above,
     new_figure,
     signed_colours,
-    take,
-    where,
 )
-from eigenlens.report.panels.figure import COLOURS, REGIME_COLOURS, Columns
+from eigenlens.report.panels.figure import COLOURS, GUIDE, REGIME_COLOURS, Columns, take, where
+from eigenlens.report.panels.spectra import HEAD_MEASURES, KEY_TITLES, NEUTRAL, rank_of
 from eigenlens.report.words import regime_text
 
-KEY_TITLES = {"residual": "|1 + λ|", "real": "Re λ", "modulus": "|λ|"}
-"""Axis title of a key, by order."""
-
-_NEUTRAL = {"residual": 1.0, "real": 0.0, "modulus": 0.0}
 _WIDEST = 5.3  # inches of the complex plane
-_MEASURES = {
-    "ov_trace_ratio": "trace ratio",
-    "copying_score": "copying score",
-    "share": "share of leader",
-}
 
 
 def eigenvalues(data: Columns, source: str) -> Any:
@@ -127,12 +116,12 @@ def depth(data: Columns, source: str) -> Any:
     order = data["order"][0]
     n = len(data["key"])
     one = len(set(data["position"])) == 1
-    x = [_rank(data, i) for i in range(n)] if one else data["position"]
+    x = [rank_of(data, i) for i in range(n)] if one else data["position"]
     first: dict[int, int] = {}
     for i in where(data, leading=True):
         first.setdefault(data["position"][i], i)
     top = where(data, leading=True) if one else [first[p] for p in sorted(first)]
-    neutral = _NEUTRAL[order]
+    neutral = NEUTRAL[order]
     word = "neither grows nor shrinks" if order == "residual" else "zero"
     axes.axhline(neutral, color=GUIDE, ls=(0, (4, 2)), lw=1.1, label=word)
     axes.scatter(
@@ -159,14 +148,6 @@ def depth(data: Columns, source: str) -> Any:
     head(axes, source)
     axes.set_title(axes.get_title(loc="left"), pad=20)
     return figure
-
-
-def _rank(data: Columns, i: int) -> int:
-    """The kernel stands behind the eigenvalues that lead it."""
-    index = int(data["index"][i])
-    if index >= 0:
-        return index + 1
-    return 1 + sum(bool(key > data["key"][i]) for key in data["key"])
 
 
 def regimes(data: Columns, source: str) -> Any:
@@ -212,7 +193,7 @@ def regimes(data: Columns, source: str) -> Any:
 
 def heads(data: Columns, source: str) -> Any:
     """Layers by heads, a map a measure; bars where there is one layer."""
-    measures = [m for m in _MEASURES if any(v is not None for v in data[m])]
+    measures = [m for m in HEAD_MEASURES if any(v is not None for v in data[m])]
     places = sorted(set(data["position"]))
     n_heads = max(data["head"]) + 1
     if len(places) == 1:
@@ -235,7 +216,7 @@ def heads(data: Columns, source: str) -> Any:
             z, cmap=signed_colours(), vmin=-1, vmax=1, aspect="auto", interpolation="nearest"
         )
         axes.set_facecolor("0.9")
-        axes.set_title(_MEASURES[measure])
+        axes.set_title(HEAD_MEASURES[measure])
         layer_ticks(axes, range(len(places)), [names[p] for p in places], "")
         axes.set_xlim(-0.5, len(places) - 0.5)
         axes.grid(visible=False)
@@ -267,7 +248,7 @@ def _head_bars(data: Columns, measures: list[str], source: str) -> Any:
             take(data[measure], rows),
             width=0.92 * wide,
             color=colours[number],
-            label=_MEASURES[measure],
+            label=HEAD_MEASURES[measure],
         )
     axes.axhline(0, color="0.4", lw=0.7)
     axes.set_xticks(sorted(set(data["head"])))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from eigenlens.report.figures.style import GUIDE, new_figure, plain, take, where
-from eigenlens.report.panels.figure import COLOURS, Columns
+from eigenlens.report.figures.style import new_figure, plain
+from eigenlens.report.panels.figure import COLOURS, GUIDE, Columns, take, where
 
 _COLOURS = [COLOURS[c] for c in ("blue", "vermilion", "green", "purple", "orange", "black")]
 _MARKS = ("o", "s", "^", "D", "v", "P")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from eigenlens.report.figures.style import GUIDE, head, legend_above, new_figure, take, where
-from eigenlens.report.panels.figure import Columns
+from eigenlens.report.figures.style import head, legend_above, new_figure
+from eigenlens.report.panels.figure import GUIDE, Columns, take, where
 from eigenlens.report.steer_panels import MEASURES, METHODS, is_wide
 
 _MARKS = {"edit": "o", "activation addition": "s"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from eigenlens.errors import MissingDependencyError
 from eigenlens.inert import inert
-from eigenlens.report.panels.figure import COLOURS, Columns
+from eigenlens.report.panels.figure import COLOURS
 
 SUFFIXES = (".png", ".pdf", ".svg")
 """File formats of a figure."""
@@ -20,9 +20,6 @@ WIDTH = 6.9
 
 DPI = 200
 """Dots an inch of a PNG."""
-
-GUIDE = COLOURS["grey"]
-"""Of lines that guide the eye."""
 
 REGIME_MARKS = {
     "real_dominant": ("o", ""),
@@ -120,17 +117,6 @@ def saved(draw: Callable[[], Any], kind: str) -> bytes:
 def plain(text: object) -> str:
     """A text of the model as matplotlib should show it: one line, and ``$`` starts no formula."""
     return inert(str(text)).replace("$", r"\$")
-
-
-def where(data: Columns, **wanted: Any) -> list[int]:
-    """Rows whose columns have these values."""
-    length = len(next(iter(data.values()), []))
-    return [i for i in range(length) if all(data[k][i] == v for k, v in wanted.items())]
-
-
-def take(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
-    """Some rows of a column."""
-    return [values[i] for i in rows]
 
 
 def layer_ticks(axes: Any, places: Sequence[int], labels: Sequence[str], title: str) -> None:

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from eigenlens.report.figures.style import (
-    GUIDE,
-    head,
-    layer_ticks,
-    legend_above,
-    new_figure,
-    take,
-    where,
-)
-from eigenlens.report.panels.figure import COLOURS, Columns
+from eigenlens.report.figures.style import head, layer_ticks, legend_above, new_figure
+from eigenlens.report.panels.figure import COLOURS, GUIDE, Columns, take, where
+from eigenlens.report.panels.traces import GROUPS, NULL_NAMES, by_step, collapse_rows
 
 _ROWS = {
     "rho": "rho\n(moved closer)",
@@ -22,28 +15,23 @@ _ROWS = {
 }
 _LEVELS = {"rho": 0.5, "gain": 0.0}
 _NULLS = {
-    "matched_spectrum": ("F rotated at random", "_", COLOURS["vermilion"]),
-    "random_init": ("untrained model", "o", COLOURS["orange"]),
-    "second_pair": ("second pair", "^", COLOURS["green"]),
-    "other_layer": ("other layers", "s", COLOURS["purple"]),
-    "top_singular": ("top singular vector", "v", COLOURS["black"]),
+    "matched_spectrum": ("_", COLOURS["vermilion"]),
+    "random_init": ("o", COLOURS["orange"]),
+    "second_pair": ("^", COLOURS["green"]),
+    "other_layer": ("s", COLOURS["purple"]),
+    "top_singular": ("v", COLOURS["black"]),
 }
-_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "cosine": {
-        "cosine": ("one prompt", COLOURS["blue"]),
-        "anisotropy": ("across prompts", COLOURS["vermilion"]),
-    },
-    "residual": {
-        "rank_residual": ("rank", COLOURS["blue"]),
-        "frobenius_residual": ("Frobenius", COLOURS["vermilion"]),
-        "high_low_ratio": ("high/low ratio", COLOURS["green"]),
-    },
-    "rank": {
-        "effective_rank": ("effective", COLOURS["blue"]),
-        "participation_ratio": ("participation", COLOURS["vermilion"]),
-        "stable_rank": ("stable", COLOURS["green"]),
-    },
+_SHORT = {
+    "cosine": "one prompt",
+    "anisotropy": "across prompts",
+    "rank_residual": "rank",
+    "frobenius_residual": "Frobenius",
+    "high_low_ratio": "high/low ratio",
+    "effective_rank": "effective",
+    "participation_ratio": "participation",
+    "stable_rank": "stable",
 }
+_COLOURS = (COLOURS["blue"], COLOURS["vermilion"], COLOURS["green"])
 _DASHES = ["-", (0, (5, 1.5)), (0, (1.5, 1.2))]
 
 
@@ -51,13 +39,13 @@ def alignment(data: Columns, source: str) -> Any:
     """Rho, gamma and gain over layers, with intervals, the random band and the other nulls."""
     figure = new_figure(5.2)
     grid = figure.subplots(len(_ROWS), 1, sharex=True)
-    title = "step" if _by_step(data) else "layer"
+    title = "step" if by_step(data) else "layer"
     for axes, (measure, name) in zip(grid, _ROWS.items(), strict=True):
         rows = where(data, measure=measure)
         if measure in _LEVELS:
             axes.axhline(_LEVELS[measure], color=GUIDE, ls=(0, (4, 2)), lw=1.0)
         _band(axes, data, rows)
-        for null, (label, mark, colour) in _NULLS.items():
+        for null, (mark, colour) in _NULLS.items():
             known = [i for i in rows if data[null][i] is not None]
             if known:
                 axes.plot(
@@ -69,7 +57,7 @@ def alignment(data: Columns, source: str) -> Any:
                     mfc="none",
                     mec=colour,
                     mew=1.6 if mark == "_" else 0.9,
-                    label=label,
+                    label=NULL_NAMES[null],
                     zorder=3,
                 )
         _measured(axes, data, rows)
@@ -84,12 +72,6 @@ def alignment(data: Columns, source: str) -> Any:
     grid[0].set_title(grid[0].get_title(loc="left"), pad=7 + 13 * -(-len(handles) // 3))
     figure.align_ylabels(grid)
     return figure
-
-
-def _by_step(data: Columns) -> bool:
-    """Whether one layer is called several times, so that the axis is one of steps."""
-    layers = set(zip(data["stack"], data["kind"], data["layer"], strict=True))
-    return len(layers) < len(set(data["position"]))
 
 
 def _band(axes: Any, data: Columns, rows: list[int]) -> None:
@@ -141,29 +123,25 @@ def _measured(axes: Any, data: Columns, rows: list[int]) -> None:
 def collapse(data: Columns, source: str) -> Any:
     """Cosines, residuals and ranks of the states over depth."""
     figure = new_figure(5.4)
-    grid = figure.subplots(len(_GROUPS), 1, sharex=True)
+    grid = figure.subplots(len(GROUPS), 1, sharex=True)
     both = any(w == "after block" for w in data["where"])
-    for axes, (title, group) in zip(grid, _GROUPS.items(), strict=True):
-        for number, (measure, (name, colour)) in enumerate(group.items()):
+    for axes, (title, group) in zip(grid, GROUPS.items(), strict=True):
+        for measure, colour, dash in zip(group, _COLOURS, _DASHES, strict=False):
             for place in ("after attention", "after block"):
-                rows = [
-                    i
-                    for i in where(data, measure=measure)
-                    if data["where"][i] in ("start", place) and data["value"][i] is not None
-                ]
-                if not any(data["where"][i] == place for i in rows):
+                rows = collapse_rows(data, measure, place)
+                if not rows:
                     continue
                 solid = place == "after attention"
                 axes.plot(
                     take(data["depth"], rows),
                     take(data["value"], rows),
                     color=colour,
-                    ls=_DASHES[number],
+                    ls=dash,
                     marker="o",
                     ms=3.4,
                     mfc=colour if solid else "white",
                     lw=1.4 if solid else 0.8,
-                    label=name if solid else None,
+                    label=_SHORT[measure] if solid else None,
                     zorder=4 if solid else 3,
                 )
         axes.set_ylabel(title)

@@ -9,8 +9,8 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from eigenlens.errors import MissingDependencyError
 from eigenlens.report.page.embed import rounded, script_json, text
+from eigenlens.report.plots.library import need_plotly
 
 
 def plotly_script() -> str:
@@ -21,13 +21,7 @@ def plotly_script() -> str:
     MissingDependencyError
         plotly is not installed.
     """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingDependencyError(
-            "a report needs plotly: pip install 'eigenlens[report]'"
-        ) from None
-    return _closed(str(get_plotlyjs()))
+    return _closed(str(need_plotly("plotly.offline", "a report").get_plotlyjs()))
 
 
 def _closed(script: str) -> str:

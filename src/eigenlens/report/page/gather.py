@@ -245,20 +245,16 @@ def _live(source: Any, live: list[str], options: Options, given: Material, timed
 
 def _opened(source: Any, options: Options) -> Any:
     """The running model, as a session."""
-    from eigenlens.live.session import Session, open_session
+    from eigenlens.live.session import open_session
     from eigenlens.tracing.feed import splitter_of
 
-    session = (
-        source
-        if isinstance(source, Session)
-        else open_session(
-            source,
-            dtype=options.dtype,
-            device=options.device,
-            architecture=options.architecture,
-            trust_remote_code=options.trust_remote_code,
-            split=splitter_of(source),
-        )
+    session = open_session(
+        source,
+        dtype=options.dtype,
+        device=options.device,
+        architecture=options.architecture,
+        trust_remote_code=options.trust_remote_code,
+        split=splitter_of(source),
     )
     return session if options.stack is None else session.only(options.stack)
 

@@ -10,7 +10,7 @@ from eigenlens.dynamics.result import Simulation
 from eigenlens.report.page.gather import Material
 from eigenlens.report.panels.figure import labels_of
 from eigenlens.report.simulate_tables import outcome_sentence
-from eigenlens.report.trace_tables import trace_sentences
+from eigenlens.report.trace_words import trace_sentences
 from eigenlens.report.words import (
     complex_text,
     layer_list,

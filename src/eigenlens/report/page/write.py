@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from eigenlens.dynamics.result import Simulation
 from eigenlens.dynamics.simulate import check_steps
 from eigenlens.errors import OptionError
 from eigenlens.report.page.assemble import assemble, plotly_script
-from eigenlens.report.page.blocks import Drawn, draw, provenance, summary
-from eigenlens.report.page.embed import plain, rounded, text
+from eigenlens.report.page.blocks import draw, provenance, summary
 from eigenlens.report.page.gather import Material, Options, Progress, gather
-from eigenlens.report.page.private import Veil
-from eigenlens.report.page.provenance import files_of, today, versions
-from eigenlens.report.page.sections import SECTIONS, Section, choose
+from eigenlens.report.page.record import model_of, record_of, veil_of, warnings_of
+from eigenlens.report.page.sections import Section, choose
+from eigenlens.report.page.single import navigation
 from eigenlens.report.page.summary import Answer, answers
 from eigenlens.report.panels.sphere import States
 from eigenlens.report.serialise import check_apart, check_target
@@ -26,12 +24,8 @@ from eigenlens.spectra.result import Spectrum
 from eigenlens.tracing.result import Trace
 from eigenlens.writing import write_atomically
 
-SCHEMA = "eigenlens.report/1"
 SUFFIXES = (".html", ".htm")
-DIGITS = 10
-"""Significant digits of the numbers that the page embeds."""
-HEAD_VALUES = 4
-"""Leading eigenvalues of a head that it embeds; `eigenlens spectrum` gives all."""
+"""File formats of the page."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +113,7 @@ def write_report(
     report = make_report(
         source,
         sections=sections,
-        spectrum=spectrum,
-        trace=trace,
-        simulation=simulation,
-        states=states,
+        given=Material(spectrum=spectrum, trace=trace, simulate=simulation, states=states),
         cache=cache,
         progress=progress,
         target=place,
@@ -136,16 +127,22 @@ def make_report(
     source: Any,
     *,
     sections: Sequence[str] | None = None,
-    spectrum: Spectrum | None = None,
-    trace: Trace | None = None,
-    simulation: Simulation | None = None,
-    states: States | None = None,
+    given: Material | None = None,
     cache: Cache | None = None,
     progress: Progress | None = None,
     target: Path | None = None,
     **options: Any,
 ) -> Report:
     """`write_report` without writing.
+
+    Parameters
+    ----------
+    source, sections, cache, progress, options
+        As `write_report`.
+    given
+        Results that exist already.
+    target
+        Where the page will be written: not over the model's own files.
 
     Raises
     ------
@@ -156,7 +153,7 @@ def make_report(
     chosen = choose(sections)
     asked = _options(options)
     _check_steps(chosen, asked)
-    material = Material(spectrum=spectrum, trace=trace, simulate=simulation, states=states)
+    material = Material() if given is None else replace(given, missing={}, seconds={})
     gather(source, chosen, asked, material, cache=cache, progress=progress)
     checkpoint = material.checkpoint
     if checkpoint is not None:
@@ -181,13 +178,13 @@ def _check_steps(chosen: Sequence[Section], options: Options) -> None:
 def _page(
     chosen: Sequence[Section], options: Options, material: Material, target: Path | None
 ) -> Report:
-    veil = _veil(options, material)
+    veil = veil_of(options, material)
     material.missing = {need: _sentence(veil.text(r)) for need, r in material.missing.items()}
     drawn = {section.name: draw(section, material) for section in chosen}
     verdicts = answers(material, [section.needs for section in chosen])
-    warnings = _warnings(material, veil)
-    model = _model(material, veil)
-    record = _record(chosen, options, material, veil, drawn, verdicts, warnings, model)
+    warnings = warnings_of(material, veil)
+    model = model_of(material, veil)
+    record = record_of(chosen, options, material, veil, drawn, verdicts, warnings, model)
     name = str(model.get("source") or "model")
     parts = [summary(verdicts, material.spectrum, warnings)]
     parts += [drawn[section.name].html for section in chosen]
@@ -209,152 +206,6 @@ def _page(
 
 def _sentence(reason: str) -> str:
     return reason.strip().rstrip(".")
-
-
-def _veil(options: Options, material: Material) -> Veil:
-    checkpoint = material.checkpoint
-    paths: list[str | Path] = []
-    if checkpoint is not None and checkpoint.source is not None:
-        folder = checkpoint.source.folder
-        if folder is not None:
-            paths.append(folder)
-            label = checkpoint.source_label
-            if not label.startswith("sample:"):
-                paths.append(label)
-    if options.prompts is not None:
-        paths.append(options.prompts)
-    if isinstance(options.architecture, (str, Path)):
-        paths.append(options.architecture)
-    return Veil(paths)
-
-
-def _model(material: Material, veil: Veil) -> dict[str, Any]:
-    for result in (material.spectrum, material.trace, material.simulate):
-        if result is not None:
-            model = dict(result.model)
-            label = str(model.get("source") or "model")
-            local = material.checkpoint is not None and (
-                material.checkpoint.source is not None
-                and material.checkpoint.source.folder is not None
-            )
-            if local and not label.startswith("sample:"):
-                label = Path(label.rstrip("/\\")).name or label
-            model["source"] = veil.text(label)
-            return dict(plain(model))
-    return {}
-
-
-def _warnings(material: Material, veil: Veil) -> list[str]:
-    found: list[str] = []
-    for result in (material.spectrum, material.trace, material.simulate, material.states):
-        found += [] if result is None else list(result.warnings)
-    if material.spectrum is not None:
-        found += [
-            f"{s.stack} layer {s.layer} left out: {s.reason}" for s in material.spectrum.skipped
-        ]
-    return list(dict.fromkeys(veil.text(w) for w in found))
-
-
-def _record(
-    chosen: Sequence[Section],
-    options: Options,
-    material: Material,
-    veil: Veil,
-    drawn: Mapping[str, Drawn],
-    verdicts: Sequence[Answer],
-    warnings: Sequence[str],
-    model: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What the page embeds; strict JSON, nothing of this machine in it."""
-    from eigenlens import __version__
-
-    results = {
-        name: None if found is None else _result(found.to_dict(), veil, model)
-        for name, found in (
-            ("spectrum", material.spectrum),
-            ("trace", material.trace),
-            ("simulate", material.simulate),
-        )
-    }
-    return dict(
-        rounded(
-            plain(
-                {
-                    "schema": SCHEMA,
-                    "eigenlens_version": __version__,
-                    "model": dict(model),
-                    "options": {
-                        "sections": [section.name for section in chosen],
-                        "seed": options.seed,
-                        "steps": options.steps,
-                    },
-                    "warnings": list(warnings),
-                    "summary": [
-                        {"question": a.question, "verdict": a.verdict, "detail": a.detail}
-                        for a in verdicts
-                    ],
-                    "missing": {n: d.reason for n, d in drawn.items() if d.reason is not None},
-                    **results,
-                    "sphere": _sphere(drawn),
-                    "provenance": {
-                        "command": _command(chosen, options, model),
-                        "made_on": today(),
-                        "files": files_of(material.checkpoint),
-                        "versions": versions(),
-                        "seconds": {k: round(v, 2) for k, v in material.seconds.items()},
-                        "parts": {
-                            name: veil.record(found["options"])
-                            for name, found in results.items()
-                            if found is not None
-                        },
-                    },
-                }
-            ),
-            DIGITS,
-        )
-    )
-
-
-def _sphere(drawn: Mapping[str, Drawn]) -> dict[str, Any] | None:
-    """The columns of the sphere, the prompts' texts once instead of on every row."""
-    found = drawn["sphere"].columns.get("sphere") if "sphere" in drawn else None
-    if found is None:
-        return None
-    texts = dict(zip(found["prompt"], found["text"], strict=True))
-    rest = {name: column for name, column in found.items() if name not in ("text", "unit")}
-    return {**rest, "prompts": [texts[p] for p in sorted(texts)]}
-
-
-def _result(record: dict[str, Any], veil: Veil, model: Mapping[str, Any]) -> dict[str, Any]:
-    """A result's record with what may hold a path shortened; tokens stay what they are."""
-    out = dict(record)
-    for name in ("options", "warnings", "skipped"):
-        if name in out:
-            out[name] = veil.record(out[name])
-    out["model"] = {**out["model"], "source": model.get("source")}
-    for layer in out.get("layers", []):
-        for name in ("residuals", "relative_residuals", "conditions", "error_bars"):
-            if layer.get(name):
-                layer[name] = rounded(layer[name], 3)  # sizes of errors
-        for head in layer.get("heads") or []:
-            head["eigenvalues"] = head["eigenvalues"][:HEAD_VALUES]
-    return out
-
-
-def _command(chosen: Sequence[Section], options: Options, model: Mapping[str, Any]) -> str:
-    parts = ["eigenlens", "report", str(model.get("source") or "MODEL"), "--out", "report.html"]
-    if len(chosen) < len(SECTIONS):
-        parts += ["--sections", ",".join(section.name for section in chosen)]
-    usual = Options()
-    for name in ("order", "operator", "tie_tolerance", "seed", "steps", "stack", "dtype"):
-        value = getattr(options, name)
-        if value != getattr(usual, name):
-            parts += [f"--{name.replace('_', '-')}", str(value)]
-    if options.prompts is not None:
-        parts += ["--prompts", Path(options.prompts).name]
-    if options.layers is not None:
-        parts += ["--layers", ",".join(map(str, options.layers))]
-    return shlex.join(parts)
 
 
 def _facts(model: Mapping[str, Any]) -> str:
@@ -386,10 +237,8 @@ _NAV = {
 
 
 def _nav(chosen: Sequence[Section]) -> str:
-    names = [("summary", "In short")]
-    names += [(section.name, _NAV[section.name]) for section in chosen]
-    names.append(("provenance", "Provenance"))
-    return "".join(f'<li><a href="#{name}">{text(word)}</a></li>' for name, word in names)
+    titles = {"summary": "In short"} | {s.name: _NAV[s.name] for s in chosen}
+    return navigation(titles | {"provenance": "Provenance"})
 
 
 def _file_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ COLOURS = {
     "grey": "#8A8F98",
 }
 """The palette of Okabe and Ito (2008), told apart by colour-blind readers, and a grey."""
+
+GUIDE = COLOURS["grey"]
+"""Colour of lines that help the eye."""
 
 REGIME_COLOURS = {
     "real_dominant": COLOURS["blue"],
@@ -91,3 +94,14 @@ def labels_of(places: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], 
         (stack, kind, layer): f"{stack}{' cross' * (kind == 'cross')} {layer}"
         for stack, kind, layer in places
     }
+
+
+def where(data: Columns, **wanted: Any) -> list[int]:
+    """Rows whose columns have these values."""
+    length = len(next(iter(data.values()), []))
+    return [i for i in range(length) if all(data[k][i] == v for k, v in wanted.items())]
+
+
+def take(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
+    """Some rows of a column."""
+    return [values[i] for i in rows]

@@ -23,6 +23,19 @@ _HEADS = (
 )
 _TOKENS = ("position", "stack", "kind", "layer", "label", "side", "end", "rank", "token", "score")
 
+KEY_TITLES = {"residual": "|1 + λ|", "real": "Re λ", "modulus": "|λ|"}
+"""What the key of an order is called on an axis."""
+
+NEUTRAL = {"residual": 1.0, "real": 0.0, "modulus": 0.0}
+"""The key at which a direction neither grows nor shrinks, by order."""
+
+HEAD_MEASURES = {
+    "ov_trace_ratio": "trace ratio",
+    "copying_score": "copying score",
+    "share": "share of leader",
+}
+"""Columns of the figure `heads`, and what they are called."""
+
 SIDES = {
     "right": "writes",
     "right_imag": "writes, turned",
@@ -106,6 +119,14 @@ def tokens(result: Spectrum) -> Columns:
                     for rank, (token, score) in enumerate(listed)
                 ]
     return columns(_TOKENS, rows)
+
+
+def rank_of(data: Columns, i: int) -> int:
+    """Rank of an eigenvalue of `eigenvalues`; the kernel stands behind those that lead it."""
+    index = int(data["index"][i])
+    if index >= 0:
+        return index + 1
+    return 1 + sum(bool(key > data["key"][i]) for key in data["key"])
 
 
 def _labelled(result: Spectrum) -> list[tuple[LayerSpectrum, str]]:

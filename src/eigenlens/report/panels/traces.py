@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eigenlens.report.panels.figure import Columns, columns, labels_of
+from eigenlens.report.panels.figure import Columns, columns, labels_of, where
 from eigenlens.tracing.nulls import NULLS
 from eigenlens.tracing.result import LayerTrace, Trace
 
@@ -27,6 +27,22 @@ COLLAPSE = {
     "participation_ratio": "participation ratio",
 }
 """Collapse measures in the order in which they are shown."""
+
+GROUPS = {
+    "cosine": ("cosine", "anisotropy"),
+    "residual": ("rank_residual", "frobenius_residual", "high_low_ratio"),
+    "rank": ("effective_rank", "participation_ratio", "stable_rank"),
+}
+"""Collapse measures that share a scale, and what it is called."""
+
+NULL_NAMES = {
+    "matched_spectrum": "F rotated at random",
+    "random_init": "untrained model",
+    "second_pair": "second pair",
+    "other_layer": "other layers",
+    "top_singular": "top singular vector",
+}
+"""Nulls that are a point a layer, in the words of a legend."""
 
 _POINTS = tuple(name for name in NULLS if name != "random_direction")
 _ALIGNMENT = (
@@ -86,6 +102,22 @@ def collapse(result: Trace) -> Columns:
             if block is not None:
                 rows += [(*place, "after block", m, block.get(m)) for m in COLLAPSE]
     return columns(_COLLAPSE, rows)
+
+
+def by_step(data: Columns) -> bool:
+    """Whether one layer is called several times, so that the axis is one of steps."""
+    layers = set(zip(data["stack"], data["kind"], data["layer"], strict=True))
+    return len(layers) < len(set(data["position"]))
+
+
+def collapse_rows(data: Columns, measure: str, place: str) -> list[int]:
+    """Rows of a measure at the start and behind one `place`; none where nothing was seen there."""
+    rows = [
+        i
+        for i in where(data, measure=measure)
+        if data["where"][i] in ("start", place) and data["value"][i] is not None
+    ]
+    return rows if any(data["where"][i] == place for i in rows) else []
 
 
 def call_labels(layers: Sequence[LayerTrace]) -> list[str]:

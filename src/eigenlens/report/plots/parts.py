@@ -18,9 +18,6 @@ DEPTH_SCALE = [[0.0, COLOURS["blue"]], [0.5, COLOURS["purple"]], [1.0, COLOURS["
 SIGNED_SCALE = [[0.0, COLOURS["vermilion"]], [0.5, "#eef0f2"], [1.0, COLOURS["blue"]]]
 """From -1 (inverts) over 0 to +1 (copies)."""
 
-GUIDE = COLOURS["grey"]
-"""Of lines that guide the eye; seen on light and on dark."""
-
 
 def safe(text: object) -> str:
     """A text for plotly, which reads a few HTML tags and entities: none of the model's may act."""
@@ -73,17 +70,6 @@ def layer_ticks(data: Columns) -> dict[str, Any]:
         "tickvals": shown,
         "ticktext": [safe(found[p]) for p in shown],
     }
-
-
-def where(data: Columns, **wanted: Any) -> list[int]:
-    """Rows whose columns have these values."""
-    length = len(next(iter(data.values()), []))
-    return [i for i in range(length) if all(data[k][i] == v for k, v in wanted.items())]
-
-
-def take(values: Sequence[Any], rows: Sequence[int]) -> list[Any]:
-    """Some rows of a column."""
-    return [values[i] for i in rows]
 
 
 def broken(data: Columns, rows: Sequence[int], values: Sequence[Any]) -> list[Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from eigenlens.report.panels.figure import COLOURS, REGIME_COLOURS, Columns
+from eigenlens.report.panels.figure import COLOURS, GUIDE, REGIME_COLOURS, Columns, take, where
+from eigenlens.report.panels.spectra import HEAD_MEASURES, KEY_TITLES, NEUTRAL, rank_of
 from eigenlens.report.plots.parts import (
     DEPTH_SCALE,
-    GUIDE,
     SIGNED_SCALE,
     Plot,
     broken,
@@ -17,23 +17,14 @@ from eigenlens.report.plots.parts import (
     layer_ticks,
     layout,
     safe,
-    take,
-    where,
     with_frames,
 )
 from eigenlens.report.words import regime_text
 
-KEY_TITLES = {"residual": "|1 + λ|", "real": "Re λ", "modulus": "|λ|"}
-_NEUTRAL = {"residual": 1.0, "real": 0.0, "modulus": 0.0}
 _POINT = (
     "layer %{customdata[0]}, no. %{customdata[1]}<br>λ = %{x:.4f} %{y:+.4f}i<br>"
     "|1 + λ| = %{customdata[2]:.4f}<extra></extra>"
 )
-_MEASURES = {
-    "ov_trace_ratio": "trace ratio",
-    "copying_score": "copying score",
-    "share": "share of leader",
-}
 
 
 def eigenvalues(data: Columns) -> Plot:
@@ -160,7 +151,7 @@ def depth(data: Columns) -> Plot:
     one = len(set(data["position"])) == 1
     title = KEY_TITLES[order]
     rows = range(len(data["key"]))
-    x = [_rank(data, i) for i in rows] if one else data["position"]
+    x = [rank_of(data, i) for i in rows] if one else data["position"]
     lead = [i for i in rows if data["leading"][i]]
     axis = (
         {
@@ -195,7 +186,7 @@ def depth(data: Columns) -> Plot:
         "line": {"color": COLOURS["vermilion"], "width": 1.5},
         "marker": {"color": COLOURS["vermilion"], "size": 8, "symbol": "diamond"},
     }
-    neutral = _NEUTRAL[order]
+    neutral = NEUTRAL[order]
     return {
         "data": [cloud, line],
         "layout": layout(
@@ -215,14 +206,6 @@ def depth(data: Columns) -> Plot:
             ],
         ),
     }
-
-
-def _rank(data: Columns, i: int) -> int:
-    """The kernel stands behind the eigenvalues that lead it."""
-    index = int(data["index"][i])
-    if index >= 0:
-        return index + 1
-    return 1 + sum(bool(key > data["key"][i]) for key in data["key"])
 
 
 def regimes(data: Columns) -> Plot:
@@ -290,7 +273,7 @@ def _lead(data: Columns, i: int) -> list[str]:
 
 def heads(data: Columns) -> Plot:
     """Layers by heads for each measure; bars where there is one layer."""
-    measures = [m for m in _MEASURES if any(v is not None for v in data[m])]
+    measures = [m for m in HEAD_MEASURES if any(v is not None for v in data[m])]
     one = len(set(data["position"])) == 1
     make = _head_bars if one else _head_map
     frames = [{"name": m, "data": [make(data, m)], "traces": [0]} for m in measures]
@@ -312,7 +295,9 @@ def heads(data: Columns) -> Plot:
     margin = {"l": 56, "r": 16, "t": 32, "b": 48}
     shown = make(data, measures[0]) | ({} if one else _MAP)
     plot: Plot = {"data": [shown], "layout": layout(height, margin=margin, **axes)}
-    return with_frames(plot, frames, control("choice", "shown", [_MEASURES[m] for m in measures]))
+    return with_frames(
+        plot, frames, control("choice", "shown", [HEAD_MEASURES[m] for m in measures])
+    )
 
 
 def _head_map(data: Columns, measure: str) -> dict[str, Any]:
@@ -327,7 +312,7 @@ def _head_map(data: Columns, measure: str) -> dict[str, Any]:
         "x": positions,
         "y": list(range(n_heads)),
         "z": z,
-        "hovertemplate": f"layer %{{x}}, head %{{y}}<br>{_MEASURES[measure]} %{{z:+.3f}}"
+        "hovertemplate": f"layer %{{x}}, head %{{y}}<br>{HEAD_MEASURES[measure]} %{{z:+.3f}}"
         "<extra></extra>",
         **({"texttemplate": "%{z:+.2f}", "textfont": {"size": 10}} if few else {}),
     }
@@ -350,7 +335,7 @@ def _head_bars(data: Columns, measure: str) -> dict[str, Any]:
         "type": "bar",
         "x": data["head"],
         "y": values,
-        "hovertemplate": f"head %{{x}}<br>{_MEASURES[measure]} %{{y:+.3f}}<extra></extra>",
+        "hovertemplate": f"head %{{x}}<br>{HEAD_MEASURES[measure]} %{{y:+.3f}}<extra></extra>",
         "marker": {
             "color": [
                 COLOURS["vermilion"] if v is not None and v < 0 else COLOURS["blue"] for v in values

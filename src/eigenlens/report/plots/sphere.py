@@ -5,17 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from eigenlens.report.panels.figure import COLOURS, Columns
-from eigenlens.report.plots.parts import (
-    GUIDE,
-    Plot,
-    control,
-    layout,
-    safe,
-    take,
-    where,
-    with_frames,
-)
+from eigenlens.report.panels.figure import COLOURS, GUIDE, Columns, take, where
+from eigenlens.report.plots.parts import Plot, control, layout, safe, with_frames
 
 PROMPT_COLOURS = tuple(
     COLOURS[name]

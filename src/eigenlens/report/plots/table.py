@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eigenlens.errors import MissingDependencyError
 from eigenlens.report.panels.figure import Columns
 from eigenlens.report.panels.table import FIGURES
+from eigenlens.report.plots.library import as_figure
 from eigenlens.report.plots.parts import Plot
 from eigenlens.report.plots.simulations import trajectory
 from eigenlens.report.plots.spectra import depth, eigenvalues, heads, regimes
@@ -35,12 +35,4 @@ def plotly_figure(name: str, result: Any) -> Any:
     MissingDependencyError
         plotly is not installed.
     """
-    try:
-        import plotly.graph_objects as go
-    except ImportError:
-        raise MissingDependencyError(
-            "a plot needs plotly: pip install 'eigenlens[report]'"
-        ) from None
-    figure = go.Figure(PLOTS[name](FIGURES[name].data(result)))
-    figure.update_layout(template="plotly_white", title={"text": FIGURES[name].title})
-    return figure
+    return as_figure(PLOTS[name](FIGURES[name].data(result)), FIGURES[name].title)

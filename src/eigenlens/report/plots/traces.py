@@ -4,32 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from eigenlens.report.panels.figure import COLOURS, Columns
-from eigenlens.report.plots.parts import GUIDE, Plot, broken, layer_axis, layout, safe, take, where
+from eigenlens.report.panels.figure import COLOURS, GUIDE, Columns, take, where
+from eigenlens.report.panels.traces import COLLAPSE, GROUPS, NULL_NAMES, by_step, collapse_rows
+from eigenlens.report.plots.parts import Plot, broken, layer_axis, layout, safe
 
 _ROWS = {"rho": "rho", "gamma": "gamma", "gain": "gain"}
+
+
 _NULLS = {
-    "matched_spectrum": ("F rotated at random", "x-thin-open", True),
-    "random_init": ("untrained model", "circle-open", True),
-    "second_pair": ("second pair", "triangle-up-open", False),
-    "other_layer": ("other layers", "square-open", False),
-    "top_singular": ("top singular vector", "triangle-down-open", False),
+    "matched_spectrum": ("x-thin-open", True),
+    "random_init": ("circle-open", True),
+    "second_pair": ("triangle-up-open", False),
+    "other_layer": ("square-open", False),
+    "top_singular": ("triangle-down-open", False),
 }
-_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "cosine": {
-        "cosine": ("mean cosine, one prompt", COLOURS["blue"]),
-        "anisotropy": ("mean cosine, across prompts", COLOURS["sky"]),
-    },
-    "residual": {
-        "rank_residual": ("rank residual", COLOURS["vermilion"]),
-        "frobenius_residual": ("Frobenius residual", COLOURS["orange"]),
-        "high_low_ratio": ("high/low ratio", COLOURS["purple"]),
-    },
-    "rank": {
-        "effective_rank": ("effective rank", COLOURS["green"]),
-        "participation_ratio": ("participation ratio", COLOURS["grey"]),
-        "stable_rank": ("stable rank", COLOURS["blue"]),
-    },
+_COLOURS = {
+    "cosine": COLOURS["blue"],
+    "anisotropy": COLOURS["sky"],
+    "rank_residual": COLOURS["vermilion"],
+    "frobenius_residual": COLOURS["orange"],
+    "high_low_ratio": COLOURS["purple"],
+    "effective_rank": COLOURS["green"],
+    "participation_ratio": COLOURS["grey"],
+    "stable_rank": COLOURS["blue"],
 }
 
 
@@ -40,7 +37,7 @@ def alignment(data: Columns) -> Plot:
         rows = where(data, measure=measure)
         side = "y" if number == 0 else f"y{number + 1}"
         traces += _alignment_row(data, rows, side, number == 0, measure)
-    title = "step" if _by_step(data) else "layer"
+    title = "step" if by_step(data) else "layer"
     axis = layer_axis(data["position"], data["label"], title)
     lines = [_level(0.5, "y"), _level(0.0, "y3")]
     return {
@@ -55,12 +52,6 @@ def alignment(data: Columns) -> Plot:
             yaxis3={"title": {"text": "gain"}, "domain": [0.0, 0.3], "zeroline": False},
         ),
     }
-
-
-def _by_step(data: Columns) -> bool:
-    return len(set(zip(data["stack"], data["kind"], data["layer"], strict=True))) < len(
-        set(data["position"])
-    )
 
 
 def _level(y: float, axis: str) -> dict[str, Any]:
@@ -103,8 +94,8 @@ def _alignment_row(
                 "%{customdata[1]:.4f}<extra></extra>",
             }
         )
-    for null, (name, symbol, shown) in _NULLS.items():
-        values = take(data[null], rows)
+    for null, (symbol, shown) in _NULLS.items():
+        name, values = NULL_NAMES[null], take(data[null], rows)
         if all(v is None for v in values):
             continue
         out.append(
@@ -168,16 +159,13 @@ def _alignment_row(
 def collapse(data: Columns) -> Plot:
     """Cosines, residuals and ranks over depth."""
     traces: list[dict[str, Any]] = []
-    for number, group in enumerate(_GROUPS.values()):
+    for number, group in enumerate(GROUPS.values()):
         side = "y" if number == 0 else f"y{number + 1}"
-        for measure, (name, colour) in group.items():
+        for measure in group:
+            name = COLLAPSE[measure]
             for place in ("after attention", "after block"):
-                rows = [
-                    i
-                    for i in where(data, measure=measure)
-                    if data["where"][i] in ("start", place) and data["value"][i] is not None
-                ]
-                if not any(data["where"][i] == place for i in rows):
+                rows = collapse_rows(data, measure, place)
+                if not rows:
                     continue
                 traces.append(
                     {
@@ -191,7 +179,7 @@ def collapse(data: Columns) -> Plot:
                         "legendgroup": measure,
                         "showlegend": place == "after attention",
                         "line": {
-                            "color": colour,
+                            "color": _COLOURS[measure],
                             "width": 1.8 if place == "after attention" else 1.4,
                             "dash": "solid" if place == "after attention" else "dot",
                         },

@@ -1,0 +1,214 @@
+"""What a steering means, in plain words, and its numbers in the form people read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from eigenlens.inert import inert
+from eigenlens.report.words import complex_text, percent
+from eigenlens.steering.eigenpair import Change, Leader
+from eigenlens.steering.measures import Cosines, Measure
+from eigenlens.steering.result import Steering
+from eigenlens.steering.strength import kl_of
+
+SITES = {"attention": "attention", "ffn": "the feed-forward part"}
+DASH = "-"
+
+
+def leader_text(leader: Leader) -> str:
+    """The leading eigenvalue, or the kernel's 0."""
+    return "0 (kernel)" if leader.target == "kernel" else complex_text(leader.eigenvalue)
+
+
+def on_top(result: Steering, change: Change) -> str:
+    """Whether the direction leads the spectrum now."""
+    after = change.after
+    where = f"{inert(result.edit.stack)} layer {result.edit.layer}"
+    formula = change.formula
+    exact = ""
+    if formula is not None and formula.error is not None and formula.error < 1e-6:
+        exact = ", which is what the exact formula gives"
+    if result.edit.strength < 0:
+        value = "" if formula is None else f" to {complex_text(formula.eigenvalue)}"
+        return (
+            f"The term pushes the direction's eigenvalue in {where} down{value}; the leading "
+            f"eigenvector has a cosine of {cosine4(after.cos_direction)} with the direction."
+        )
+    if after.cos_direction >= 0.95:
+        again = "now leads" if change.before.cos_direction < 0.95 else "leads, as it did before,"
+        return (
+            f"The direction {again} the spectrum of {where}: its leading eigenvector has a "
+            f"cosine of {cosine4(after.cos_direction)} with it (before "
+            f"{cosine4(change.before.cos_direction)}), and the eigenvalue "
+            f"{leader_text(after)}{exact}."
+        )
+    if after.cos_direction >= 0.5:
+        return (
+            f"The leading eigenvector of {where} now leans towards the direction (cosine "
+            f"{cosine4(after.cos_direction)}, before {cosine4(change.before.cos_direction)}), "
+            f"with the eigenvalue {leader_text(after)}{exact}; a larger strength brings it nearer."
+        )
+    return (
+        f"The direction does not lead the spectrum of {where}: the leading eigenvector has a "
+        f"cosine of {cosine4(after.cos_direction)} with it."
+    )
+
+
+def where_tokens_go(result: Steering, after: Measure) -> str:
+    """How many held-out tokens point to the direction."""
+    pair = after.tokens.get("after_sublayer")
+    rest = None if pair is None else pair[0]
+    if rest is None:
+        return "Every text has one token, so that only first tokens can be judged."
+    toward = "away from" if result.edit.strength < 0 else "towards"
+    share = 1 - rest.positive_fraction if result.edit.strength < 0 else rest.positive_fraction
+    text = (
+        f"Right after {SITES[result.edit.site]}, {percent(share)} of {rest.n_tokens} held-out "
+        f"tokens point {toward} it, with a mean cosine of {rest.mean_cosine:+.3f}"
+    )
+    if 0.1 < share < 0.9 and abs(result.edit.strength) > 0:
+        text += ": the tokens are split in two groups"
+    return f"{text}."
+
+
+def what_it_says(result: Steering, before: Measure, after: Measure) -> str:
+    """How much likelier the wanted tokens are, and the price."""
+    a, b = before.target_probability, after.target_probability
+    harm = f"a KL of {kl_text(after)} nats per token"
+    if before.perplexity is not None and after.perplexity is not None:
+        harm += (
+            f" (perplexity {perplexity(before.perplexity)} before, "
+            f"{perplexity(after.perplexity)} after)"
+        )
+    if a is None or b is None or a <= 0 or b <= 0:
+        return f"Predictions changed by {harm}."
+    name = inert(result.edit.label).removeprefix("tokens ").removeprefix("token ")
+    change = f"{_times(b / a)} as probable as" if b >= a else f"{_times(a / b)} rarer than"
+    return f"{name} is {change} before at {harm}."
+
+
+def beside_addition(after: Measure, other: Measure) -> str:
+    """The edit beside plain activation addition of the same KL."""
+    a, b = after.target_probability or 0.0, other.target_probability or 0.0
+    if min(a, b) <= 0:
+        verdict = "leaves the wanted tokens without any probability"
+    elif max(a, b) < 1.15 * min(a, b):
+        verdict = "makes the wanted tokens about as probable"
+    elif b > a:
+        verdict = f"makes them {_times(b / a)} as probable as the edit does"
+    else:
+        verdict = f"leaves them {_times(a / b)} rarer than the edit does"
+    return (
+        f"Plain activation addition of the same KL {verdict} ({chance_text(b)}); it needs a hook "
+        "in the running model, the edit is in the weights."
+    )
+
+
+def window_text(result: Steering, points: Sequence[Measure]) -> str:
+    """Which strengths are useful, and where alignment sets in."""
+    limit = f"{result.options['max_kl']:g}"
+    w = result.window
+    if w is None:
+        text = (
+            f"No strength is useful: none changes the wanted probability twofold at a KL of {limit}"
+            " or less."
+        )
+    else:
+        text = f"Useful strengths are {number(w.low)} to {number(w.high)} (KL at most {limit})."
+    aligned = [m for m in points if _aligned(m)]
+    if aligned:
+        first = aligned[0]
+        text += (
+            f" Tokens are nearly aligned with the direction (mean cosine "
+            f"{mean_text(_rest(first))}) from strength {number(first.strength)} on, where the KL "
+            f"is {kl_text(first)}: alignment is not influence, and that much of it breaks the "
+            "model."
+        )
+    return text + _falls(result, points)
+
+
+def _falls(result: Steering, points: Sequence[Measure]) -> str:
+    """Why the wanted tokens become rare again where the edit is very strong."""
+    best = max(points, key=lambda m: m.target_probability or 0.0)
+    last = points[-1].target_probability
+    if not best.target_probability or last is None or last > best.target_probability / 2:
+        return ""
+    if result.edit.strength < 0:
+        return ""
+    wanted = {result.direction.label}
+    others = [f"'{inert(t)}'" for t in result.says if f"token '{inert(t)}'" not in wanted][:3]
+    why = f", since logits of others ({', '.join(others)}) grow faster along it" if others else ""
+    return f" Beyond {number(best.strength)} the wanted tokens become rarer again{why}."
+
+
+def _aligned(m: Measure) -> bool:
+    rest = _rest(m)
+    return rest is not None and abs(rest.mean_cosine) >= 0.9
+
+
+def _rest(m: Measure) -> Cosines | None:
+    pair = m.tokens.get("after_sublayer")
+    return None if pair is None else pair[0]
+
+
+def number(x: float) -> str:
+    """``101``, ``4.05``, ``0.255``, ``1.2e+06``: three digits."""
+    if x == 0:
+        return "0"
+    if 1e-3 <= abs(x) < 1e5:
+        rounded = float(f"{x:.3g}")
+        return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
+    return f"{x:.1e}"
+
+
+def kl_text(m: Measure) -> str:
+    """A KL in nats."""
+    if m.kl is None:
+        return DASH
+    kl = kl_of(m)
+    if math.isinf(kl):
+        return "broken"
+    if kl == 0:
+        return "0"
+    return f"{kl:.3f}" if 1e-3 <= kl < 10 else f"{kl:.1f}" if 10 <= kl < 1e4 else f"{kl:.0e}"
+
+
+def perplexity(x: float | None) -> str:
+    """A perplexity, or a dash."""
+    if x is None:
+        return DASH
+    if math.isinf(x):
+        return "inf"
+    return f"{x:.1f}" if x < 1e4 else f"{x:.0e}"
+
+
+def chance_text(p: float | None) -> str:
+    """``0.0312``, ``1.2e-05``, or a dash."""
+    if p is None:
+        return DASH
+    return f"{p:.4f}" if p >= 1e-3 or p == 0 else f"{p:.1e}"
+
+
+def rank_text(rank: float | None) -> str:
+    """A rank, or a dash."""
+    return DASH if rank is None else f"{rank:.0f}"
+
+
+def mean_text(found: Cosines | None) -> str:
+    """A mean cosine, or a dash."""
+    return DASH if found is None else f"{found.mean_cosine:+.3f}"
+
+
+def share_text(found: Cosines | None) -> str:
+    """Share of tokens that point to the direction, or a dash."""
+    return DASH if found is None else percent(found.positive_fraction)
+
+
+def cosine4(x: float) -> str:
+    """A cosine to four decimals."""
+    return f"{x:.4f}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f} times" if ratio >= 10 else f"{ratio:.1f} times"

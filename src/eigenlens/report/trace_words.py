@@ -1,0 +1,151 @@
+"""What a trace means, in plain words: whether tokens tilt, and more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eigenlens.inert import inert
+from eigenlens.report.words import layer_list
+from eigenlens.tracing.result import LEVEL, LayerTrace, Trace
+
+
+def stack_groups(result: Trace) -> dict[str, list[LayerTrace]]:
+    """The layers by stack and kind, each under its name."""
+    found: dict[str, list[LayerTrace]] = {}
+    for layer in result.layers:
+        found.setdefault(f"{layer.stack}{' cross' * (layer.kind == 'cross')}", []).append(layer)
+    return found
+
+
+def told_by_step(layers: Sequence[LayerTrace]) -> bool:
+    """Whether rows are told apart by their step: a layer that is used more than once."""
+    return len({(x.stack, x.kind, x.layer) for x in layers}) < len(layers)
+
+
+def row_name(x: LayerTrace, by_step: bool) -> int:
+    """What a row is called: its step or its layer."""
+    return x.step if by_step else x.layer
+
+
+def share_text(value: float) -> str:
+    """``.712`` with its zero, so that columns align."""
+    return f"{value:.3f}"
+
+
+def trace_sentences(result: Trace) -> list[str]:
+    """What the tables mean; the last one answers whether tokens tilt."""
+    layers = result.layers
+    verdict = result.verdict
+    word = "steps" if told_by_step(layers) else "layers"
+    out = [
+        f"Rho is above 1/2 in {verdict['rho_above_half']} of {len(layers)} {word}, and the mean "
+        f"gain is positive in {verdict['gain_positive']}."
+    ]
+    if verdict["beyond_random"] is None:
+        return [*out, _untested(result, word)]
+    return [*out, _caution(result, word), _answer(result, word)]
+
+
+def _untested(result: Trace, word: str) -> str:
+    yes = [x for x in result.layers if x.rho > 0.5]
+    return (
+        f"{_QUESTION} More often than not in {len(yes)} of {len(result.layers)} {word}"
+        f"{_where(result, yes)}; whether that is more than chance only the nulls say (--nulls)."
+    )
+
+
+_QUESTION = "Do tokens tilt towards the principal eigenvector?"
+
+
+def _caution(result: Trace, word: str) -> str:
+    layers = result.layers
+    highs = [x.nulls["random_direction"]["quantiles"]["rho"][2] for x in layers if x.nulls]
+    texts = [f"{h:.2f}" for h in (min(highs), max(highs))]
+    reach = " to ".join(dict.fromkeys(texts))
+    text = f"That alone is no evidence: one random direction in 40 has a rho above {reach}"
+    rotated = [x.nulls["matched_spectrum"] for x in layers if x.nulls]
+    if None not in rotated:
+        above = sum(x.rho > null["rho"] for x, null in zip(layers, rotated, strict=True))
+        text += (
+            f", and F rotated at random, which has the same spectrum, has a smaller rho in "
+            f"{above} of {len(layers)} {word}"
+        )
+    return text + "."
+
+
+def _answer(result: Trace, word: str) -> str:
+    if result.options["mode"] == "free":
+        return f"{_QUESTION} {'; '.join(_end(result))}."
+    layers = result.layers
+    yes = [x for x in layers if x.beyond]
+    no = [x for x in layers if not x.beyond]
+    away = [x for x in no if x.rho < 0.5]
+    how = (
+        f"corrected p < {LEVEL:g}"
+        if result.verdict["by"] == "p"
+        else "above their 97.5 % quantile; too few prompts for a p-value"
+    )
+    if yes:
+        text = (
+            f"{_QUESTION} Yes in {len(yes)} of {len(layers)} {word}{_where(result, yes)}, beyond "
+            f"random directions ({how})"
+        )
+        other = "the other one" if len(no) == 1 else f"the other {len(no)}"
+        text += f"; not in {other}{_where(result, no)}" if no else ""
+    else:
+        text = f"{_QUESTION} In none of {len(layers)} {word} more than random directions ({how})"
+    if away and len(away) == len(no):
+        text += ", where most tokens move away"
+    elif away:
+        text += f"; most tokens move away in {len(away)} of them{_where(result, away)}"
+    return f"{text}.{_beyond_rotated(result, yes)}"
+
+
+def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
+    """Of the layers beyond random directions those that are beyond F rotated at random, too."""
+    rotated = [(x.nulls or {}).get("matched_spectrum") for x in yes]
+    if not yes or None in rotated:
+        return ""
+    both = [x for x, null in zip(yes, rotated, strict=True) if null and x.rho > null["rho"]]
+    text = f" Above F rotated at random, too: {len(both)} of these {len(yes)}"
+    if len(both) == len(yes):
+        return f"{text}."
+    return (
+        f"{text}{_where(result, both)}; in the others any matrix with this spectrum does as much."
+    )
+
+
+def _end(result: Trace) -> list[str]:
+    """Where a free run ends, which is judged by its alignment.
+
+    Tokens that have become one move all alike: rho is then 0 or 1 for any direction.
+    """
+    groups = stack_groups(result)
+    out = []
+    for name, layers in groups.items():
+        last = layers[-1]
+        _, _, high = (last.nulls or {})["random_direction"]["quantiles"]["gamma"]
+        tilted = last.gamma > high
+        stack = f" ({inert(name)})" if len(groups) > 1 else ""
+        cosine = last.collapse.get("cosine")
+        alike = "" if cosine is None else f" and the mean cosine of two tokens {cosine:.3f}"
+        out.append(
+            f"{'Yes' if tilted else 'No'}{stack}: after {last.step + 1} steps their alignment is "
+            f"{last.gamma:.3f}{alike}, where one random direction in 40 has an alignment above "
+            f"{high:.3f}"
+        )
+    return out
+
+
+def _where(result: Trace, chosen: Sequence[LayerTrace]) -> str:
+    """`` (0, 2-4)``, with the stack's name where there are several; nothing for all of them."""
+    if not chosen or len(chosen) == len(result.layers):
+        return ""
+    groups = stack_groups(result)
+    parts = []
+    for name, layers in groups.items():
+        by_step = told_by_step(layers)
+        own = [row_name(x, by_step) for x in layers if x in chosen]
+        if own:
+            parts.append(f"{inert(name)} {layer_list(own)}" if len(groups) > 1 else layer_list(own))
+    return f" ({'; '.join(parts)})"
