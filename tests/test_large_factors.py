@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from eigenlens import OVCircuit, arrays, blas
 from eigenlens.arrays import check_finite
@@ -14,7 +18,7 @@ from eigenlens.circuit import circuit as circuits
 from eigenlens.errors import NumericsError
 from eigenlens.spectra import maps
 from eigenlens.spectra.maps import Full, LowRank, times
-from eigenlens.spectra.norms import spectral_norm
+from eigenlens.spectra.norms import product_rounding, spectral_norm
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
 
@@ -70,6 +74,32 @@ def test_every_part_is_worked_on_once(
     if count:
         with pytest.raises(ValueError, match="part"):
             blas.in_parts(fail, range(count), entries)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_work_on_several_cores_keeps_its_sequence_and_its_errors(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas, "cores", lambda: 3)
+    limits: list[int] = []
+
+    def work(part: int) -> int:
+        limits.append(max(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"))
+        time.sleep(0.01 * (count - part))  # the first is done last
+        return part * part
+
+    def fail(part: int) -> None:
+        raise ValueError(f"part {part}")
+
+    assert blas.on_cores(work, range(count)) == [i * i for i in range(count)]
+    if count > 1:
+        assert set(limits) == {1}
+    with blas.one_thread():  # the cores are in use: one part after the other, in this thread
+        own = blas.on_cores(lambda part: threading.get_ident(), range(count))
+        assert set(own) <= {threading.get_ident()}
+    if count:
+        with pytest.raises(ValueError, match="part 0"):
+            blas.on_cores(fail, range(count))
 
 
 @given(
@@ -144,3 +174,25 @@ def test_norm_where_the_top_is_flat_or_nothing() -> None:
     assert spectral_norm(LowRank(np.zeros((100, 80)), np.ones((80, 100)))) == 0
     near = q @ np.diag(np.linspace(1, 1 - 1e-9, 100)) @ q.T
     assert spectral_norm(Full(near)) == pytest.approx(1, rel=1e-9)
+
+
+@pytest.mark.parametrize("block", [1, 40, 1 << 17])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sizes_of_factors_by_blocks(
+    block: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes of rounding and of columns are those of the whole factors, whatever the blocks."""
+    monkeypatch.setattr(blas, "_BLOCK", block)
+    monkeypatch.setattr(blas, "cores", lambda: threads)
+    monkeypatch.setattr(blas, "_PARTS_FROM", 1)
+    rng = np.random.default_rng(5)
+    L, R = rng.standard_normal((23, 7)), rng.standard_normal((7, 23))
+    L[11, 3], R[5, 17] = -40.0, 70.0
+    a = LowRank(L, R)
+    variance = np.square(L) @ np.square(R)
+    expected = np.sqrt(variance.sum(axis=1).max()) + np.sqrt(variance.sum(axis=0).max())
+    assert product_rounding(a) == pytest.approx(expected, rel=1e-13)
+    left, right = a.exponents
+    assert np.array_equal(left, np.frexp(np.abs(L).max(axis=0))[1])
+    assert np.array_equal(right, np.frexp(np.abs(R).max(axis=1))[1])
+    assert int(Full(L @ R).exponents) == np.frexp(np.abs(L @ R).max())[1]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from eigenlens.errors import NumericsError
+from eigenlens import blas
 from eigenlens.live.batches import make_batches
 from eigenlens.live.capture import capture
 from eigenlens.live.replay import free_run, mix
@@ -20,7 +19,7 @@ from eigenlens.measure.collapse import (
     collapse,
 )
 from eigenlens.measure.pairs import dirichlet_energy
-from eigenlens.tracing.behind import behind
+from eigenlens.tracing import depths
 from eigenlens.tracing.collapse import CollapseMeans
 from eigenlens.tracing.depths import Masks, Pile
 from eigenlens.tracing.feed import Feed
@@ -412,10 +411,16 @@ def test_a_free_run_is_plain_numpy(name: str, runs: Any) -> None:
         X = after
 
 
-def test_states_that_are_one_are_read_once_and_sinks_are_left_out() -> None:
-    """Many depths in one stack, pads and sinks among them, against one prompt at a time."""
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("entries", [1, 400, 1 << 18])
+def test_states_that_are_one_are_read_once_and_sinks_are_left_out(
+    entries: int, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many depths, stacked or side by side, pads and sinks among them, against one prompt alone."""
     import torch
 
+    monkeypatch.setattr(depths, "_ENTRIES", entries)
+    monkeypatch.setattr(blas, "cores", lambda: cores)
     rng = np.random.default_rng(7)
     states = [torch.as_tensor(rng.standard_normal((3, 6, 9)).astype(np.float32)) for _ in range(5)]
     keep = np.arange(6) < np.array([6, 4, 1])[:, None]
@@ -441,18 +446,3 @@ def test_states_that_are_one_are_read_once_and_sinks_are_left_out() -> None:
                 assert value == pytest.approx(plain[measure], rel=1e-6, nan_ok=True), measure
             padded = collapse(array[b][keep[b]])  # what counting the sinks would give
             assert b == 2 or pile[x].values[4, b] != pytest.approx(padded["effective_rank"], 1e-3)
-
-
-def test_work_behind_the_model_is_done_in_order_and_its_errors_are_raised() -> None:
-    done: list[int] = []
-    with behind(True) as do:
-        for i in range(5):
-            do([partial(done.append, i)])
-            assert len(done) >= i  # no more than one is waiting
-    assert done == list(range(5))
-
-    def fail() -> None:
-        raise NumericsError("a state is not finite")
-
-    with pytest.raises(NumericsError, match="not finite"), behind(True) as do:
-        do([fail])

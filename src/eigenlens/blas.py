@@ -72,6 +72,7 @@ _PARTS_FROM = 1 << 23  # entries from which starting two threads is worth it
 _BLOCK = 1 << 17  # entries looked at a time, within a core's cache
 
 Found = TypeVar("Found")
+Part = TypeVar("Part")
 
 
 def in_parts(work: Callable[[int], None], parts: Sequence[int], entries: int) -> None:
@@ -109,3 +110,16 @@ def of_row_blocks(measure: Callable[[slice], Found], rows: int, columns: int) ->
 
     in_parts(one, starts, rows * columns)
     return [found[start] for start in starts]
+
+
+def on_cores(work: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
+    """`work` of each part, in sequence; parts side by side, with one BLAS thread each.
+
+    For work of many calls, each of which is too small to share. Inside a block that uses the cores
+    already, one part after the other.
+    """
+    workers = 1 if _inside else min(cores(), len(parts), 4)  # small calls share one interpreter
+    if workers < 2:
+        return [work(part) for part in parts]
+    with one_thread(), ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(work, parts))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from eigenlens.measure.alignment import TIE_ULPS
 from eigenlens.measure.pairs import dirichlet_energy
 from eigenlens.measure.sinks import MeanDirection
 from eigenlens.measure.sums import AlignmentSums, sum_prompts
-from eigenlens.tracing.behind import behind
 from eigenlens.tracing.collapse import CollapseMeans
 from eigenlens.tracing.depths import Masks, Pile, as_numpy
 from eigenlens.tracing.moves import MOVES, Move
@@ -96,29 +94,24 @@ class Gatherer:
     def follow(self, batches: Iterable[Captured]) -> Iterator[Captured]:
         """Add batches, and hand each on.
 
-        Without nulls what is left to do for a batch is numpy alone: it is done while the model runs
-        the next one. A free run keeps to one batch, whose steps may be many.
-
         Raises
         ------
         NumericsError
             States stop being finite.
         """
-        with behind(self.nulls is None and self.options.mode != "free") as do:
-            for captured in batches:
-                do(self._read(captured))
-                yield captured
-                del captured  # or its states would stay while the next batch runs
+        for captured in batches:
+            self._read(captured)
+            yield captured
+            del captured  # or its states would stay while the next batch runs
 
-    def _read(self, captured: Captured) -> Iterator[Callable[[], None]]:
-        """What is to be done for one batch, in order; the model's part is done as it is given."""
+    def _read(self, captured: Captured) -> None:
         chosen = choose(captured, self.options)
         moves = MOVES[self.options.mode](self.session, captured, self.options)
         started: set[str] = set()
         for stack, group in _groups(m for m in moves if m.call.place.key in self.targets):
             first = None if stack in started else captured.stack(stack)[0].before
             started.add(stack)
-            yield partial(self._add, captured.batch.prompts, group, chosen[stack], first)
+            self._add(captured.batch.prompts, group, chosen[stack], first)
 
     def _add(
         self, prompts: Int[np.ndarray, "p"], moves: list[Move], chosen: Chosen, first: Any
