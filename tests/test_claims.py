@@ -138,7 +138,7 @@ def test_real_models_are_measured(tmp_path: Path) -> None:
         ["sample:albert-tiny", "sample:gpt2-tiny", str(tmp_path / "none")],
         claims=["power-step", "consensus", "gap"],
         starts=4,
-        steps=300,
+        steps=400,
     )
     rows = {(r.claim, r.model.rpartition("/")[2]): r.finding for r in found.rows_}
     assert rows["power-step", "sample:albert-tiny"].verdict == "holds"

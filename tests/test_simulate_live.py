@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 import eigenlens
 from eigenlens.dynamics.live_maps import LiveMap, live_multipliers, running, sight
 from eigenlens.dynamics.live_run import simulate_model
+from eigenlens.dynamics.live_starts import prompt_ids
 from eigenlens.dynamics.maps import LayerMap, l2_map, on_sphere
 from eigenlens.dynamics.masks import Mask
 from eigenlens.dynamics.matrices import MatrixLayer, random_starts
 from eigenlens.dynamics.stability import jacobian
 from eigenlens.errors import OptionError, ShapeError, SourceError
-from eigenlens.live.batches import make_batches
+from eigenlens.live.batches import make_batches, named_ids
 from eigenlens.live.capture import capture
 from eigenlens.live.replay import Variant, free_run
-from eigenlens.live.session import Session, session_of
+from eigenlens.live.session import Session, open_session, session_of
+from eigenlens.tracing.feed import Prompts, read_feed
 from families import BY_NAME
 
 N, D = 5, 16
@@ -405,3 +407,19 @@ def test_fused_attention_runs_and_foretells_what_needs_no_weights() -> None:
     eager = simulate_model(model, n_tokens=N, steps=4)
     np.testing.assert_allclose(found.final, eager.final, atol=1e-12)
     assert eager.options["mask"] == "full"
+
+
+def test_one_seed_draws_the_same_starts_with_and_without_a_tokenizer() -> None:
+    """A command that reads text and one that does not speak of the same random tokens."""
+    found = []
+    for tokenizer in (True, False):
+        session = open_session("sample:bert-tiny", tokenizer=tokenizer)
+        assert (session.tokenizer is not None) == tokenizer
+        ids, _ = prompt_ids(session, None, None, 3, 40, 5)
+        feed = read_feed(session, Prompts(random=3, length=40), 5)
+        found += [ids, [list(p) for p in feed.ids]]
+    assert found[0] is not None
+    assert all(ids == found[0] for ids in found)
+    drawn = {i for prompt in found[0] for i in prompt}
+    assert len(drawn) > 60
+    assert not drawn & named_ids(session)

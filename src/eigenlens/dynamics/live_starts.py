@@ -13,8 +13,8 @@ from eigenlens.errors import OptionError
 from eigenlens.live.batches import (
     make_batches,
     max_positions,
+    named_ids,
     random_pixels,
-    special_ids,
     vocabulary_size,
 )
 from eigenlens.live.capture import capture
@@ -47,7 +47,7 @@ def prompt_ids(
         if limit is not None and n_tokens > limit:
             raise OptionError(f"{n_tokens} tokens: {session.label} has {limit} positions")
         size = vocabulary_size(session)
-        avoid = special_ids(session)
+        avoid = named_ids(session)
         return random_token_ids(starts or 1, n_tokens, size, seed=seed, avoid=avoid), []
     if texts is not None:
         ids = session.encode(texts)

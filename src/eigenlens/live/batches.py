@@ -280,6 +280,14 @@ def special_ids(session: Session) -> frozenset[int]:
     """Ids that stand for no text: the tokenizer's, else those that the config names."""
     if session.tokenizer is not None:
         return session.tokenizer.special
+    return named_ids(session)
+
+
+def named_ids(session: Session) -> frozenset[int]:
+    """Special ids that the config names: what random prompts leave out.
+
+    The same with and without a tokenizer, so that one seed draws the same prompts.
+    """
     config = session.body.config.get_text_config()
     found: set[int] = set()
     for key in ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "pad_token_id"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eigenlens.errors import OptionError
-from eigenlens.live.batches import Batch, make_batches, max_positions, random_pixels, special_ids
+from eigenlens.live.batches import Batch, make_batches, max_positions, named_ids, random_pixels
 from eigenlens.live.batches import vocabulary_size as size_of
 from eigenlens.live.session import Session
 from eigenlens.prompts import (
@@ -166,7 +166,7 @@ def _random(session: Session, n: int, length: int | None, seed: int) -> Feed:
     if length is None:
         length = min(DEFAULT_LENGTH, max_positions(session) or DEFAULT_LENGTH)
     size = size_of(session)
-    avoid = [i for i in special_ids(session) if i < size]
+    avoid = [i for i in named_ids(session) if i < size]
     return _feed(random_token_ids(n, length, size, seed=seed, avoid=avoid), "random tokens")
 
 
