@@ -21,7 +21,7 @@ from eigenlens.errors import (
 )
 from eigenlens.live.batches import make_batches
 from eigenlens.live.capture import capture
-from eigenlens.live.load import load_model
+from eigenlens.live.load import load_model, split_adapter
 from eigenlens.live.session import open_session, session_of
 from families import BY_NAME
 
@@ -343,3 +343,26 @@ def test_a_gguf_file_is_traced_with_its_own_tokenizer() -> None:
     found = next(capture(session, make_batches(session, ids)))
     assert len(found.calls) == 30
     assert found.unchecked == ()
+
+
+def test_the_base_of_an_adapter_is_taken_at_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here" / "model").mkdir(parents=True)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    cases = [
+        ({}, "org/name", "org/name"),
+        ({"revision": None}, "org/name", "org/name"),
+        ({"revision": "v1.2"}, "org/name", "org/name@v1.2"),
+        ({"revision": "v1.2"}, "org/name@main", "org/name@main"),
+        ({}, "here/other", "here/other@main"),  # the folder here/ is a chance
+        ({"revision": "v1"}, "here/model", "here/model"),  # this one is meant
+        ({"revision": "v1"}, str(tmp_path / "here"), str(tmp_path / "here")),
+        ({"revision": ["v1"]}, "org/name", "org/name"),
+    ]
+    for settings, base, expected in cases:
+        config = {"base_model_name_or_path": base, **settings}
+        (adapter / "adapter_config.json").write_text(json.dumps(config))
+        assert split_adapter(adapter) == (expected, adapter), base

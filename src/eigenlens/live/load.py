@@ -12,6 +12,7 @@ from typing import Any
 from eigenlens.errors import MissingDependencyError, OptionError, SourceError, nearest
 from eigenlens.inert import inert
 from eigenlens.tensors.files import read_json, shown
+from eigenlens.tensors.hub import parse_hub_id
 from eigenlens.tensors.source import Source, resolve
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -107,6 +108,8 @@ def split_adapter(
 ) -> tuple[str | Path, str | Path | None]:
     """A base and an adapter: a folder that holds only a PEFT adapter names its base itself.
 
+    A base on the hub is taken at the revision that the adapter was trained on, if it says so.
+
     Raises
     ------
     SourceError
@@ -118,13 +121,24 @@ def split_adapter(
         return source, adapter
     if (folder / "config.json").is_file():
         return source, adapter
-    base = read_json(config, ADAPTER_CONFIG).get("base_model_name_or_path")
+    settings = read_json(config, ADAPTER_CONFIG)
+    base = settings.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise SourceError(
             f"{shown(config)}: does not name its base model (base_model_name_or_path): give the "
             "base, and this folder as the adapter"
         )
-    return base, source
+    return _at_revision(base, settings.get("revision")), source
+
+
+def _at_revision(base: str, revision: Any) -> str:
+    """A hub id with its revision; given by an adapter, one in a folder that is here is no slip."""
+    hub_id = parse_hub_id(base)
+    if hub_id is None or hub_id[1] is not None or Path(base).exists():
+        return base
+    if not isinstance(revision, str) or parse_hub_id(f"{base}@{revision}") is None:
+        revision = "main" if Path(base).parent.is_dir() else None
+    return f"{base}@{revision}" if revision else base
 
 
 def missing_weights(model: Any, report: Mapping[str, Any]) -> list[str]:
