@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eigenlens.circuit.checkpoint import open_checkpoint
+from eigenlens.circuit.checkpoint import Circuits, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import NumericsError, OptionError, ShapeError, SourceError
 from eigenlens.tensors.source import Source
@@ -163,10 +163,26 @@ def test_known_values_of_the_trained_samples() -> None:
 
 def test_circuits_need_neither_torch_nor_transformers(saved: Any) -> None:
     code = (
-        "import sys; from eigenlens.circuit.checkpoint import open_checkpoint; "
+        "import sys; from eigenlens.circuit.checkpoint import Circuits, open_checkpoint; "
         "print(len([c.dense() for c in open_checkpoint(sys.argv[1]).circuits()])); "
         "print(sorted({'torch', 'transformers', 'scipy', 'pandas', 'gguf'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, str(saved("gpt2"))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["2", "[]"]
+
+
+def test_a_checkpoint_and_its_circuits_are_told_in_a_line() -> None:
+    checkpoint = open_checkpoint("sample:bert-tiny")
+    assert repr(checkpoint) == (
+        "<eigenlens Checkpoint sample:bert-tiny: bert, d 128, layers: encoder 4>"
+    )
+    circuits = checkpoint.circuits()
+    assert repr(circuits).endswith(
+        "4, read when taken: encoder.0, encoder.1, encoder.2, encoder.3>"
+    )
+    assert "encoder.1>" in repr(circuits[:2])
+    many = Circuits([c for c in circuits for _ in range(3)], None)
+    assert repr(many).endswith(
+        "12, read when taken: encoder.0, encoder.0, encoder.0, ..., encoder.3>"
+    )

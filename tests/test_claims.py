@@ -80,6 +80,24 @@ def test_claims_on_layers_follow_the_intervals(name: str) -> None:
     assert verdict(name, traced(mixed)) == "undecided"
 
 
+def test_the_sentence_under_a_trace_and_the_claim_count_alike() -> None:
+    """A layer whose interval holds the null's rho is above it in neither."""
+    from eigenlens.report.trace_words import _beyond_rotated
+
+    sure, close = layer(), layer(rho=0.65, rho_ci=(0.58, 0.72))
+    found = BY_NAME["rho-nulls"].judge(traced([sure, close, close, layer(**AWAY)]))
+    assert (found.details["above_matched"], found.details["both"]) == (1, 1)
+    assert found.details["below"] == 1
+    assert "with the whole interval above F turned at random in 1, both in 1" in found.measured
+    several = [
+        SimpleNamespace(**vars(x), stack="decoder", layer=i, step=i, label=str(i))
+        for i, x in enumerate([sure, close])
+    ]
+    words = _beyond_rotated(SimpleNamespace(layers=several, options={"mode": "step"}), several)
+    assert "with their whole interval, too: 1 of these 2" in words
+    assert "may do as much" in words
+
+
 def test_the_claim_on_the_gap_follows_its_interval() -> None:
     some = [layer() for _ in range(8)]
     assert verdict("gap", traced(some)) == "holds"

@@ -21,8 +21,9 @@ from eigenlens.errors import (
 )
 from eigenlens.live.batches import make_batches
 from eigenlens.live.capture import capture
+from eigenlens.live.gguf_once import gguf_once
 from eigenlens.live.load import load_model, split_adapter
-from eigenlens.live.session import open_session, session_of
+from eigenlens.live.session import initialised_like, open_session, session_of
 from families import BY_NAME
 
 PROMPTS = [[5, 9, 31, 7, 12], [8, 3, 22]]
@@ -366,3 +367,49 @@ def test_the_base_of_an_adapter_is_taken_at_its_revision(
         config = {"base_model_name_or_path": base, **settings}
         (adapter / "adapter_config.json").write_text(json.dumps(config))
         assert split_adapter(adapter) == (expected, adapter), base
+
+
+def test_a_gguf_file_is_parsed_once_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf = pytest.importorskip("gguf")
+    made: list[Any] = []
+
+    def reader(path: str) -> list[str]:
+        made.append(path)
+        return [path]
+
+    def names(arch: int, blocks: int) -> tuple[int, int]:
+        made.append(arch)
+        return arch, blocks
+
+    monkeypatch.setattr(gguf, "GGUFReader", reader)
+    monkeypatch.setattr(gguf, "get_tensor_name_map", names)
+    with gguf_once(True):
+        first = gguf.GGUFReader("a")
+        assert gguf.GGUFReader("a") is first
+        assert gguf.GGUFReader("b") == ["b"]
+        assert [gguf.get_tensor_name_map(1, 2) for _ in range(3)] == [(1, 2)] * 3
+    assert made == ["a", "b", 1]
+    assert gguf.GGUFReader is reader
+    with pytest.raises(ValueError, match="stops"), gguf_once(True):
+        raise ValueError("it stops")
+    assert gguf.get_tensor_name_map is names
+    with gguf_once(False):
+        assert gguf.GGUFReader is reader
+
+
+def test_the_untrained_model_is_not_the_one_that_its_seed_makes(tiny: Any) -> None:
+    """A model that has just been made with seed 0 would else be its own null."""
+    import torch
+
+    usual = type(tiny("gpt2"))
+    config = tiny("gpt2").config
+    torch.manual_seed(0)
+    session = session_of(usual(config))
+    found = [initialised_like(session, seed) for seed in (0, 0, 1)]
+    own, one, again, other = (
+        next(p for p in x.model.parameters() if p.ndim == 2 and p.std() > 0)
+        for x in (session, *found)
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, own)

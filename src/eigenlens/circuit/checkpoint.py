@@ -33,6 +33,9 @@ else:  # a checker that samples items of a Sequence[OVCircuit] at run time would
     _CircuitSequence = Sequence
 
 
+_SHOWN = 4  # names of circuits in one line
+
+
 class Circuits(_CircuitSequence):
     """Circuits that are read when indexed or iterated; none is kept, so memory is one layer's."""
 
@@ -54,6 +57,12 @@ class Circuits(_CircuitSequence):
         cross = {"self": "", "cross": "cross."}
         return [f"{item.stack}.{cross[item.kind]}{item.layer}" for item in self._items]
 
+    def __repr__(self) -> str:
+        """Which circuits, in one line; nothing is read."""
+        names = [inert(name) for name in self.names]
+        shown = names if len(names) <= _SHOWN else [*names[: _SHOWN - 1], "...", names[-1]]
+        return f"<eigenlens Circuits, {len(names)}, read when taken: {', '.join(shown)}>"
+
     @overload
     def __getitem__(self, index: int) -> OVCircuit: ...
     @overload
@@ -68,7 +77,7 @@ class Circuits(_CircuitSequence):
         return read_circuit(item, self._store)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoint:
     """A model as its attention circuits.
 
@@ -97,6 +106,17 @@ class Checkpoint:
     arrays: tuple[OVCircuit, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     rules: Architecture | None = None
+
+    def __repr__(self) -> str:
+        """What it is and which layers it has, in one line."""
+        g = self.geometry
+        stacks = {item.stack: 0 for item in self.arrays or self.plans}
+        for item in self.arrays or self.plans:
+            stacks[item.stack] += 1
+        parts = [f"{inert(name)} {count}" for name, count in stacks.items()]
+        kind = f"{inert(self.model_type)}, " if self.model_type else ""
+        layers = f"layers: {', '.join(parts)}"
+        return f"<eigenlens Checkpoint {inert(self.source_label)}: {kind}d {g.d_model}, {layers}>"
 
     @property
     def model_type(self) -> str | None:

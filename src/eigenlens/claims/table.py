@@ -207,11 +207,17 @@ def rho_beyond_nulls(e: Evidence) -> Finding:
     low, high = both / n, (n - short) / n
     return Finding(
         side(low, high, 0.5),
-        f"beyond random directions in {beyond} of {n} layers, above F turned at random in "
-        f"{turned}, both in {both}",
+        f"beyond random directions in {beyond} of {n} layers, with the whole interval above F "
+        f"turned at random in {turned}, both in {both}; below one of them in {short}",
         both / n,
         (low, high),
-        {"layers": n, "beyond_random": beyond, "above_matched": turned, "both": both},
+        {
+            "layers": n,
+            "beyond_random": beyond,
+            "above_matched": turned,
+            "both": both,
+            "below": short,
+        },
     )
 
 

@@ -16,6 +16,7 @@ from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import ArchitectureError, OptionError, SourceError
 from eigenlens.inert import inert
+from eigenlens.live.gguf_once import gguf_once
 from eigenlens.live.load import line, load_model, need_transformers, split_adapter
 from eigenlens.live.places import Key, Place, find_places
 from eigenlens.live.precision import keep_double
@@ -290,41 +291,43 @@ def open_session(
     if isinstance(source, Session):
         return source
     need_transformers()
-    given: Source | None = None
-    if hasattr(source, "state_dict") and hasattr(source, "config"):
-        model = merge_adapters(source)
-        folder = folder_of(model)
-        if tokenizer and folder is not None and (folder / "config.json").is_file():
-            given = resolve(folder)
-    elif isinstance(source, (str, Path, Source)):
-        if not isinstance(source, Source):
-            source, adapter = split_adapter(source, adapter)
-        given = source if isinstance(source, Source) else resolve(source)
-        model = load_model(
-            given,
-            dtype,
-            device=device,
-            device_map=device_map,
-            adapter=adapter,
-            trust_remote_code=trust_remote_code,
-        )
-    else:
-        raise SourceError(
-            f"a {type(source).__name__} has no model to run: give a path, hub id, sample:NAME or a "
-            "live transformers model"
-        )
-    files = given if isinstance(source, (str, Path, Source)) and adapter is None else None
-    session = session_of(model, files, architecture=architecture)
-    if not tokenizer or session.vision:
-        return session
-    if given is None:
-        why = f"{session.label} has no tokenizer: give token ids"
-        return replace(session, warnings=(why,))
-    try:
-        found = load_tokenizer(given, split, trust_remote_code=trust_remote_code)
-    except SourceError as error:
-        return replace(session, warnings=(str(error),))
-    return replace(session, tokenizer=found)
+    with ExitStack() as once:
+        given: Source | None = None
+        if hasattr(source, "state_dict") and hasattr(source, "config"):
+            model = merge_adapters(source)
+            folder = folder_of(model)
+            if tokenizer and folder is not None and (folder / "config.json").is_file():
+                given = resolve(folder)
+        elif isinstance(source, (str, Path, Source)):
+            if not isinstance(source, Source):
+                source, adapter = split_adapter(source, adapter)
+            given = source if isinstance(source, Source) else resolve(source)
+            once.enter_context(gguf_once(given.format == "gguf"))
+            model = load_model(
+                given,
+                dtype,
+                device=device,
+                device_map=device_map,
+                adapter=adapter,
+                trust_remote_code=trust_remote_code,
+            )
+        else:
+            raise SourceError(
+                f"a {type(source).__name__} has no model to run: give a path, hub id, sample:NAME "
+                "or a live transformers model"
+            )
+        files = given if isinstance(source, (str, Path, Source)) and adapter is None else None
+        session = session_of(model, files, architecture=architecture)
+        if not tokenizer or session.vision:
+            return session
+        if given is None:
+            why = f"{session.label} has no tokenizer: give token ids"
+            return replace(session, warnings=(why,))
+        try:
+            found = load_tokenizer(given, split, trust_remote_code=trust_remote_code)
+        except SourceError as error:
+            return replace(session, warnings=(str(error),))
+        return replace(session, tokenizer=found)
 
 
 def session_of(model: Any, source: Any = None, *, architecture: Any = None) -> Session:
@@ -350,15 +353,20 @@ def session_of(model: Any, source: Any = None, *, architecture: Any = None) -> S
     return Session(checkpoint.source_label, model, checkpoint, live, tuple(places))
 
 
+_UNTRAINED = 0x756E7472  # sets this draw apart from others of the same seed
+
+
 def initialised_like(session: Session, seed: int = 0) -> Session:
     """The same architecture with the weights it starts training from: the `random_init` null.
 
-    The global random state of torch is put back afterwards.
+    The global random state of torch is put back afterwards. The draw is not the one that
+    ``torch.manual_seed(seed)`` gives, which a model that has not been trained may well hold.
     """
     torch, _ = need_transformers()
     body = session.body
+    own = int(np.random.SeedSequence([seed, _UNTRAINED]).generate_state(1)[0])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(own)
         model = type(body)._from_config(body.config, attn_implementation="eager")
     model = model.to(device=session.device, dtype=session.dtype).eval()
     fresh = session_of(model, architecture=session.checkpoint.rules)

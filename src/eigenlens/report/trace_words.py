@@ -102,16 +102,26 @@ def _answer(result: Trace, word: str) -> str:
 
 
 def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
-    """Of the layers beyond random directions those that are beyond F rotated at random, too."""
+    """Of the layers beyond random directions those that are beyond F rotated at random, too.
+
+    By their whole interval, as in the claims of `eigenlens reproduce`; without one by rho itself.
+    """
     rotated = [(x.nulls or {}).get("matched_spectrum") for x in yes]
     if not yes or None in rotated:
         return ""
-    both = [x for x, null in zip(yes, rotated, strict=True) if null and x.rho > null["rho"]]
-    text = f" Above F rotated at random, too: {len(both)} of these {len(yes)}"
+    pairs = [(x, null["rho"]) for x, null in zip(yes, rotated, strict=True) if null]
+    both = [x for x, rho in pairs if (x.rho if x.rho_ci is None else x.rho_ci[0]) > rho]
+    whole = any(x.rho_ci is not None for x in yes)
+    text = (
+        f" Above F rotated at random{' with their whole interval' if whole else ''}, too: "
+        f"{len(both)} of these {len(yes)}"
+    )
     if len(both) == len(yes):
         return f"{text}."
+    close = sum(x.rho > rho for x, rho in pairs) > len(both)
+    less = "may do" if close else "does"
     return (
-        f"{text}{_where(result, both)}; in the others any matrix with this spectrum does as much."
+        f"{text}{_where(result, both)}; in the others any matrix with this spectrum {less} as much."
     )
 
 
