@@ -268,7 +268,7 @@ def test_states_that_grow_without_bound_stop_a_free_run(tiny: Any) -> None:
 
 
 def test_options_of_a_variant_are_checked(tiny: Any) -> None:
-    for radius in (0, -1.0, "d", True, float("nan"), float("inf")):
+    for radius in (0, -1.0, "d", True, float("nan"), float("inf"), 1e-46, 1e-16, 1e16, 1e300):
         with pytest.raises(OptionError, match="radius"):
             Variant(radius=radius)
     with pytest.raises(OptionError, match="norm 'L2' is unknown: allowed are l2, real"):

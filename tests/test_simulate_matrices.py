@@ -136,7 +136,7 @@ def test_json_and_csv_hold_the_run(tmp_path: Any) -> None:
         ({"F": np.eye(2), "logits": np.eye(3)}, ShapeError, "logits have shape"),
         ({"F": np.eye(2), "mask": "window:0"}, OptionError, "W >= 1"),
         ({"F": np.eye(2), "form": "pre"}, OptionError, "normalised, stream"),
-        ({"F": np.eye(2), "radius": "big"}, OptionError, "radius is 'big'"),
+        ({"F": np.eye(2), "radius": "big"}, OptionError, "radius 'big'"),
         ({"F": np.eye(2), "radius": 0}, OptionError, "positive"),
         ({"F": np.eye(2), "steps": 0}, OptionError, "at least 1"),
         ({"F": np.eye(2), "starts": 0}, OptionError, "at least one"),

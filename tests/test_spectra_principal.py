@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from eigenlens import OVCircuit, spectrum
 from eigenlens.errors import OptionError
 from eigenlens.spectra.maps import Full, LowRank
 from eigenlens.spectra.orders import ORDERS, leading_first, resolve_order, whole_pairs
@@ -235,3 +236,26 @@ def test_gap_does_not_depend_on_k(k: int) -> None:
         assert short_one.gap == pytest.approx(long_one.gap, rel=1e-9)
         assert short_one.regime == long_one.regime
         assert short_one.henrici is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-180, 1e150])
+@pytest.mark.parametrize("r", [12, 8])
+def test_the_kernel_of_a_pruned_head_is_found(r: int, scale: float) -> None:
+    """Shapes allow more than there is: what leads is the kernel, and all of it."""
+    rng = np.random.default_rng(2)
+    left, right = np.zeros((12, r)), rng.standard_normal((r, 12))
+    left[:, : r - 4] = -right[: r - 4].T  # negative definite but for one head, which adds nothing
+    a = LowRank(left * scale, right)
+    rows = Full(a.dense()).row_space(), a.row_space()
+    expected = np.linalg.qr(right[: r - 4].T)[0]
+    for basis in rows:
+        assert basis.shape == (12, r - 4)
+        assert np.linalg.svd(basis.T @ expected, compute_uv=False) == pytest.approx(1.0, abs=1e-10)
+    zero = LowRank(np.zeros((12, r)), right)
+    assert zero.row_space().shape == Full(zero.dense()).row_space().shape == (12, 0)
+    c = OVCircuit(right, left * scale, n_heads=r // 4, n_kv_heads=r // 4, head_dim=4)
+    layer = spectrum([c], order="real").layers[0]
+    assert layer.target == "kernel"
+    kernel = layer.basis()
+    assert kernel.shape == (12, 16 - r)
+    assert np.abs(c.dense() @ kernel).max() <= 1e-12 * layer.spectral_norm

@@ -175,6 +175,49 @@ def test_layers_without_attention_are_refused() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_layer_that_adds_nothing_is_left_out(mode: str, tiny: Any) -> None:
+    """The other layers are traced, against every null, as if it were not there."""
+    import torch
+
+    model = copy.deepcopy(tiny("gpt2"))
+    with torch.no_grad():
+        model.base_model.h[0].attn.c_proj.weight.zero_()
+    session = session_of(model)
+    result = run_trace(session, FEED, TraceOptions(mode=mode, ladder=True))
+    assert [x.layer for x in result.layers] == [
+        p.plan.layer for p in session.places if p.plan.layer
+    ]
+    assert [(s.layer, s.reason[:9]) for s in result.skipped] == [(0, "F is zero")]
+    assert result.stacks[0].layers == tuple(x.layer for x in result.layers)
+    for x in result.layers:
+        assert x.nulls is not None
+        assert np.isfinite([x.gamma, x.gain, x.rho, x.nulls["random_direction"]["rho"]]).all()
+    with pytest.raises(ArchitectureError, match="F is zero in every layer"):
+        run_trace(session, FEED, TraceOptions(), layers=[0])
+
+
+def test_prompts_of_which_no_token_counts_are_an_error() -> None:
+    with pytest.raises(OptionError, match="no token is left to measure"):
+        eigenlens.trace("sample:bert-tiny", [""], special_tokens="drop", nulls=False)
+
+
+def test_threads_do_not_disturb_each_other(tiny: Any) -> None:
+    """The untrained model is drawn from torch's one generator."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def rho(seed: int) -> list[float]:
+        session = session_of(copy.deepcopy(tiny("gpt2")))
+        found = run_trace(session, FEED, TraceOptions(seed=seed, directions=200))
+        return [x.nulls["random_init"]["rho"] for x in found.layers if x.nulls]
+
+    alone = [rho(seed) for seed in (0, 1, 2)]
+    assert alone[0] != alone[1]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(2):
+            assert list(pool.map(rho, (0, 1, 2))) == alone
+
+
 def test_attention_that_returns_no_weights_loses_one_null(tiny: Any) -> None:
     model = copy.deepcopy(tiny("gpt2"))
     model.set_attn_implementation("sdpa")

@@ -46,6 +46,25 @@ def upcast(array: Shaped[np.ndarray, "..."], dtype: Any = np.float64) -> Shaped[
     return np.asarray(array).astype(compute_dtype(dtype), copy=False)
 
 
+RADII = (1e-15, 1e15)
+"""Lengths that states may be put to: their squares are far from the ends of float32."""
+
+
+def check_radius(radius: float) -> None:
+    """Raise if states of this length cannot be computed with in float32.
+
+    Raises
+    ------
+    OptionError
+        If it is not a number within `RADII`.
+    """
+    if not RADII[0] <= radius <= RADII[1]:
+        raise OptionError(
+            f"radius {radius!r}: it must be a positive number, {RADII[0]:g} to {RADII[1]:g}, or "
+            "sqrt_d"
+        )
+
+
 def is_float(array: Shaped[np.ndarray, "..."]) -> bool:
     """Whether `array` holds real floating-point numbers (ml_dtypes' bfloat16 and fp8 included)."""
     dtype = array.dtype

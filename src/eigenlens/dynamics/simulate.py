@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Complex, Float
 
+from eigenlens.arrays import check_radius
 from eigenlens.blas import threads_for
 from eigenlens.dynamics.effective import ORDER_OF, Target, effective_matrix, find_target
 from eigenlens.dynamics.maps import Form, StateMap, l2_map
@@ -174,16 +175,15 @@ def parse_radius(radius: float | str, d: int) -> float:
     Raises
     ------
     OptionError
-        Another text, or a number that is not positive and finite.
+        Another text, or a number that `check_radius` refuses.
     """
     if radius == "sqrt_d":
         return math.sqrt(d)
     try:
         r = float(radius)
     except ValueError:
-        r = math.nan
-    if not (math.isfinite(r) and r > 0):
-        raise OptionError(f"radius is {radius!r}; use a positive number or sqrt_d")
+        raise OptionError(f"radius {radius!r}: it must be a positive number or sqrt_d") from None
+    check_radius(r)
     return r
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from eigenlens.arrays import check_radius
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import NumericsError, OptionError
 from eigenlens.live.precision import dtype_name
@@ -49,9 +50,10 @@ class Variant:
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise OptionError(f"norm {self.norm!r} is unknown: allowed are {', '.join(NORMS)}")
-        number = isinstance(self.radius, (int, float)) and not isinstance(self.radius, bool)
-        if self.radius != "sqrt_d" and not (number and 0 < float(self.radius) < float("inf")):
-            raise OptionError(f"radius {self.radius!r}: it must be a positive number or sqrt_d")
+        if self.radius != "sqrt_d":
+            if not isinstance(self.radius, (int, float)) or isinstance(self.radius, bool):
+                raise OptionError(f"radius {self.radius!r}: it must be a positive number or sqrt_d")
+            check_radius(float(self.radius))
 
     def length(self, d: int) -> float:
         """The radius as a number."""

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -354,6 +355,7 @@ def session_of(model: Any, source: Any = None, *, architecture: Any = None) -> S
 
 
 _UNTRAINED = 0x756E7472  # sets this draw apart from others of the same seed
+_drawing = Lock()
 
 
 def initialised_like(session: Session, seed: int = 0) -> Session:
@@ -365,7 +367,8 @@ def initialised_like(session: Session, seed: int = 0) -> Session:
     torch, _ = need_transformers()
     body = session.body
     own = int(np.random.SeedSequence([seed, _UNTRAINED]).generate_state(1)[0])
-    with torch.random.fork_rng(devices=[]):
+    # All threads draw from torch's one generator.
+    with _drawing, torch.random.fork_rng(devices=[]):
         torch.manual_seed(own)
         model = type(body)._from_config(body.config, attn_implementation="eager")
     model = model.to(device=session.device, dtype=session.dtype).eval()

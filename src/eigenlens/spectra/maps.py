@@ -122,10 +122,17 @@ class LowRank:
             found.append(gram * np.float64(scale) ** 2)
         return found[0], found[1]
 
-    def row_space(self) -> Float[np.ndarray, "d r"]:
-        """Orthonormal basis of a space that contains the row space; its complement is in ker A."""
-        q, _ = np.linalg.qr(self.right.T)
-        return np.asarray(q)
+    def row_space(self) -> Float[np.ndarray, "d m"]:
+        """Orthonormal basis of the row space, whose complement is ker A; O(d r^2).
+
+        Singular values that are rounding count as 0: a head that was pruned leaves a kernel.
+        """
+        fit, _ = normalised(self)
+        if not isinstance(fit, LowRank):
+            raise TypeError("a map in factors stays one")
+        q, upper = np.linalg.qr(fit.right.T)
+        outer = np.asarray(np.linalg.qr(fit.left, mode="r"))
+        return np.asarray(q @ _rows_of(outer @ upper.T, fit.d))
 
 
 @dataclass(frozen=True)
@@ -180,12 +187,21 @@ class Full:
         fit, exponent = normalised(self)
         return restored(float(np.linalg.norm(fit.dense())), exponent)
 
-    def row_space(self) -> Float[np.ndarray, "d d"]:
-        """The whole space."""
-        return np.eye(self.d, dtype=self.dtype)
+    def row_space(self) -> Float[np.ndarray, "d m"]:
+        """Orthonormal basis of the row space, as of a map in factors; O(d^3)."""
+        fit, _ = normalised(self)
+        return _rows_of(fit.dense(), fit.d)
 
 
 LinearMap = LowRank | Full
+
+
+def _rows_of(matrix: Float[np.ndarray, "n r"], d: int) -> Float[np.ndarray, "r m"]:
+    """Orthonormal basis of the row space of what a (d, d) map has been made smaller to."""
+    _, sizes, rows = np.linalg.svd(matrix, full_matrices=False)
+    floor = d * float(np.finfo(sizes.dtype).eps) * float(sizes.max(initial=0.0))
+    return np.asarray(rows[sizes > floor].T)
+
 
 _LARGEST_EXPONENT = {"float32": 4, "float64": 64}
 """Dtype and the power of two up to which entries are left alone: |A|^4 stays in its range."""

@@ -13,6 +13,7 @@ from eigenlens.live.batches import vocabulary_size as size_of
 from eigenlens.live.session import Session
 from eigenlens.prompts import (
     SPLITTERS,
+    check_file,
     prompt_set,
     random_token_ids,
     read_prompts,
@@ -63,6 +64,9 @@ class Prompts:
             raise OptionError(f"{' and '.join(given)} were given: take one source of prompts")
         if self.length is not None and self.random is None:
             raise OptionError("--length is that of random prompts: give --random-tokens as well")
+        for value in (self.file, self.token_ids):
+            if isinstance(value, (str, Path)):
+                check_file(value)  # before a model is loaded
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
+from eigenlens.circuit.plans import Skipped
 from eigenlens.errors import ArchitectureError, OptionError
 from eigenlens.live.capture import capture
 from eigenlens.live.places import Key, Place
@@ -153,6 +154,12 @@ def run(
             circuits[place.key] = circuit
 
     targets = read_targets(session, options, places, nulls=options.nulls, keep=keep)
+    zero = _zero(places, targets)
+    if not targets:
+        raise ArchitectureError(
+            f"{session.label}: F is zero in every layer that was asked for, so no direction leads: "
+            "there is nothing to trace"
+        )
     n_rows = _n_rows(session, targets, options)
     plans = plan_nulls(targets, options, n_rows, circuits) if options.nulls else None
     gatherer = Gatherer(session, options, targets, plans)
@@ -186,6 +193,12 @@ def run(
             f"{', '.join(unchecked)}: the sum of state and attention output could not be compared "
             "with the model's own"
         )
+    if not any(row.every.n_tokens for row in gatherer.rows.values()):
+        raise OptionError(
+            f"{session.label}: no token is left to measure: the prompts hold special tokens that "
+            "were dropped, or states that are exactly zero; give other prompts, or keep special "
+            "tokens"
+        )
     rows, stacks = finish(Gathered(gatherer, steps, fresh), options)
     return Trace(
         model=describe(session.checkpoint),
@@ -202,7 +215,7 @@ def run(
         },
         layers=rows,
         stacks=stacks,
-        skipped=(*session.checkpoint.skipped, *_not_square(session, layers)),
+        skipped=(*session.checkpoint.skipped, *_not_square(session, layers), *zero),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 
@@ -268,6 +281,17 @@ def _initialised(
         tell(len(captured.batch.prompts), "prompts, initialised model")
         del captured
     return gatherer
+
+
+def _zero(places: Sequence[Place], targets: Mapping[Key, LayerTarget]) -> list[Skipped]:
+    """Layers that add nothing to a token: no direction leads there."""
+    return [
+        Skipped(
+            place.plan.stack, place.plan.layer, "F is zero: attention adds nothing, nothing leads"
+        )
+        for place in places
+        if place.key not in targets and place.plan.geometry.width_in == place.plan.geometry.d_model
+    ]
 
 
 def _not_square(session: Session, layers: Sequence[int] | None) -> list[Any]:

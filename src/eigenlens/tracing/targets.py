@@ -95,7 +95,7 @@ def read_targets(
     session, options
         The model, and order, operator and ties.
     places
-        Which layers; those whose F is not square are passed over.
+        Which layers; those whose F is not square, or is zero, are passed over.
     nulls
         Also the second pair and the top singular vector.
     keep
@@ -111,8 +111,11 @@ def read_targets(
         circuit = session.circuit(place)
         if not circuit.is_square:
             continue
+        target = read_target(place, circuit, options, nulls=nulls)
+        if not target.spectrum.spectral_norm:
+            continue
         session.remember(place, circuit)
-        found[place.key] = read_target(place, circuit, options, nulls=nulls)
+        found[place.key] = target
         if keep is not None:
             keep(place, circuit)
     return found
