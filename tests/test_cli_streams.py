@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import resource
+import shlex
 import shutil
 import signal
 import struct
@@ -319,3 +320,16 @@ def test_a_terminal_that_tells_no_width_has_80_columns() -> None:
     lines = on_a_terminal(0, "spectrum", "no-such-model", "--quiet")
     assert len(lines) == 2
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_closed_stderr_costs_nothing_but_what_is_said_there(tmp_path: Path) -> None:
+    """What is opened meanwhile must not become the place where messages go, either."""
+    out = tmp_path / "r.json"
+    command = [sys.executable, "-m", "eigenlens", "trace", "sample:bert-tiny", "--text", "one two"]
+    command += ["--no-nulls", "--format", "json", "--out", str(out)]
+    line = " ".join(map(shlex.quote, command)) + " 2>&-"
+    done = subprocess.run(["sh", "-c", line], stdout=subprocess.PIPE, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["schema"] == json.loads(out.read_text())["schema"]
+    wrong = subprocess.run(["sh", "-c", line.replace("bert-tiny", "none")], stdout=-1, check=False)
+    assert (wrong.returncode, wrong.stdout) == (1, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -55,6 +56,8 @@ def eigenlens(version: VersionOption = False) -> None:
 
 def main() -> None:
     """Entry point of the ``eigenlens`` command."""
+    if sys.stderr is None:  # closed by whoever started the program: nothing may take its place
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         with boundary(debug=False):
             app()
