@@ -197,7 +197,7 @@ def test_every_command_takes_the_common_options(tmp_path: Path, command: list[st
     for suffix in ("json", "csv", "parquet"):
         result = run(*command, "--quiet", "--debug", "--out", tmp_path / f"x.{suffix}")
         assert result.exit_code == 0, result.stderr
-        assert result.stdout + result.stderr == ""
+        assert (result.stdout != "", result.stderr) == (True, "")
         assert (tmp_path / f"x.{suffix}").stat().st_size > 50
     assert len(list(tmp_path.iterdir())) == 3
     for form in ("table", "json", "csv"):
@@ -333,3 +333,15 @@ def test_a_closed_stderr_costs_nothing_but_what_is_said_there(tmp_path: Path) ->
     assert json.loads(done.stdout)["schema"] == json.loads(out.read_text())["schema"]
     wrong = subprocess.run(["sh", "-c", line.replace("bert-tiny", "none")], stdout=-1, check=False)
     assert (wrong.returncode, wrong.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize("format", ["table", "json", "csv"])
+def test_a_reader_that_leaves_is_no_error(format: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "eigenlens", "samples", "--format", format]
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -14,8 +14,8 @@ import pytest
 
 import eigenlens
 from eigenlens.errors import SourceError
+from eigenlens.report.sentences import spectrum_sentences
 from eigenlens.report.serialise import strict, to_csv, to_json
-from eigenlens.report.words import spectrum_sentences
 from eigenlens.writing import write_atomically
 
 

@@ -541,7 +541,7 @@ def test_stacks_are_told_apart() -> None:
     ]
     line = PLOTS["depth"](FIGURES["depth"].data(whole))["data"][1]
     assert line["x"] == [0, 1, None, 2, 3]  # no line from one stack to the other
-    assert FIGURES["regimes"].data(whole)["label"][:3] == ["encoder 0", "encoder 1", "decoder 0"]
+    assert FIGURES["regimes"].data(whole)["label"][:3] == ["encoder.0", "encoder.1", "decoder.0"]
     page = Page(make_report(None, given=Material(spectrum=whole), sections=["spectrum"]).html)
     assert "real dominant: encoder 0; decoder 0-1" in page.text
 

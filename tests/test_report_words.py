@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,15 @@ from typer.testing import CliRunner
 
 import eigenlens
 from eigenlens.cli.app import app
+from eigenlens.report.sentences import spectrum_sentences
 from eigenlens.report.serialise import strict, to_csv
 from eigenlens.report.tables import WIDTH, spectrum_view
 from eigenlens.report.words import (
     complex_text,
+    count_text,
     layer_list,
     percent,
-    share_text,
     size_of,
-    spectrum_sentences,
     steps_text,
 )
 
@@ -39,9 +40,10 @@ GOLDEN = Path(__file__).parent / "golden"
         (-0.1334 - 2.169j, "-0.133±2.169i"),
         (-0.0001 + 2j, "+0.000±2.000i"),
         (0, "+0.000"),
-        (-1.24e-5, "-1.2e-05"),
+        (-1.243e-5, "-1.24e-05"),
+        (0.0113 + 0.0004j, "+0.0113±0.0004i"),
         (0.5 + 1e-9j, "+0.500±0.000i"),
-        (123456.0 - 1j, "+1.2e+05±1.0e+00i"),
+        (123456.0 - 1j, "+1.23e+05±1.00e+00i"),
     ],
 )
 def test_eigenvalues(value: complex, text: str) -> None:
@@ -53,17 +55,19 @@ def test_other_numbers() -> None:
     steps = [steps_text(x) for x in (None, math.inf, 1.0, 15.2, 99999.5, 3.2e11, 4e120)]
     assert steps == ["-", "> 1e6", "1", "16", "100000", "> 1e6", "> 1e6"]
     assert steps_text(263286.0) == "3e5"
-    assert [size_of(x) for x in (0.0, 5.0588, 1.2e-5, 1e5)] == [
+    assert [size_of(x) for x in (0.0, 5.0588, 0.0301, 1.2e-5, 1e-8, 1e5)] == [
         "0.00",
         "5.06",
-        "1.2e-05",
-        "1.0e+05",
+        "0.0301",
+        "1.20e-05",
+        "1.00e-08",
+        "1.00e+05",
     ]
     assert layer_list([0, 2, 3, 4, 7]) == "0, 2-4, 7"
     assert layer_list(list(range(0, 20, 2))) == "0, 2, 4, 6, 8, 10 and 4 more"
-    assert share_text(0.13 - 0.219j, 2.2) == "+0.130-0.219i"
-    assert share_text(-1e-4 + 1e-5j, 2.2) == "+0.000"
-    assert share_text(2e-7 + 1e-7j, 1e-6) == "+2.0e-07+1.0e-07i"
+    assert [count_text(n, "prompt") for n in (0, 1, 2)] == ["0 prompts", "1 prompt", "2 prompts"]
+    assert count_text(1, "entry", "entries") == "1 entry"
+    assert count_text(2, "entry", "entries") == "2 entries"
 
 
 def spectra() -> tuple[eigenlens.Spectrum, list[Any]]:
@@ -99,8 +103,12 @@ def test_stacks_and_cross_attention_are_told_apart() -> None:
     shown = io.StringIO()
     Console(width=WIDTH, file=shown).print(spectrum_view(result))
     lines = [" ".join(x.split()) for x in shown.getvalue().splitlines()]
-    assert [x for x in lines if x in ("encoder", "decoder")] == ["encoder", "decoder"]
-    assert sum(x.startswith("cross ") for x in lines) == 2
+    rows = [x.split()[0] for x in lines if re.match(r"(en|de)coder\.(cross\.)?\d [+-]", x)]
+    assert rows == [
+        *("encoder.0", "encoder.1", "decoder.0", "decoder.1"),
+        *("decoder.cross.0", "decoder.cross.1"),
+    ]
+    assert " in layer " not in " ".join(text)  # of which stack?
     assert max(map(len, shown.getvalue().splitlines())) <= WIDTH
     rows = {line.split(",")[2:5:2][0] for line in to_csv(result).splitlines()[1:]}
     assert rows == {"encoder", "decoder"}

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from eigenlens.cli.app import app
 from eigenlens.cli.choices import WriteForm
 from eigenlens.errors import EigenlensError, FormatError, OptionError
-from eigenlens.steering.applying import apply_delta
+from eigenlens.steering.applying import apply
 from eigenlens.steering.delta import TEXTS, VECTORS, read_delta, write_delta
 from eigenlens.steering.forms import FORMS, write_form
 from eigenlens.tensors.safetensors_file import SafetensorsFile
@@ -113,10 +113,10 @@ def test_a_file_that_is_there_is_kept(saved: Saved, tmp_path: Path, delta: Path)
 def test_it_must_fit(saved: Saved, tmp_path: Path, delta: Path) -> None:
     for name, words in (("gpt2", "is for model_type 'llama'"), ("llama-no-bias", "another model")):
         with pytest.raises(EigenlensError, match=words):
-            apply_delta(delta, saved(name), tmp_path / "out")
+            apply(delta, saved(name), tmp_path / "out")
     altered(delta, layer="5")
     with pytest.raises(OptionError, match="has no layer 5 in decoder"):
-        apply_delta(delta, saved("llama"), tmp_path / "out")
+        apply(delta, saved("llama"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -192,6 +192,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, short: tuple[str, ...]) -> 
         GPT2, *RETURN, "--write", tmp_path / "x", "--as", "lora", "--link"
     )
     assert "with --weights-only give a number" in refused(GPT2, *RETURN, "--weights-only")
+    assert "leave one of them out" in refused(GPT2, *RETURN, "--weights-only", "--figures", "f")
     assert "cannot tell the format" in refused(GPT2, *RETURN, "--out", tmp_path / "x.txt")
     assert invoke(GPT2, *RETURN, "--strength", "much", code=2).stdout == ""
     assert invoke(GPT2, *RETURN, "--probe", "best", code=2).stdout == ""

@@ -115,8 +115,9 @@ def test_bundled_models(tmp_path: Path, name: str, site: str) -> None:
     assert written.projection == pytest.approx(1.0, abs=1e-4)
     before, after = hashes(source), hashes(tmp_path / "steered")
     assert {n for n in after if after[n] != before.get(n)} == {
-        *("model.safetensors", "eigenlens.json", "eigenlens.undo")
+        *("model.safetensors", "eigenlens.json", "eigenlens.undo", "CARD.md", "card.json")
     }
+    assert written.noted == ("CARD.md", "card.json")
     assert changed_tensors(
         source / "model.safetensors", tmp_path / "steered/model.safetensors"
     ) == [written.tensor]

@@ -9,9 +9,11 @@ import pytest
 
 import eigenlens
 from eigenlens.circuit.checkpoint import open_checkpoint
+from eigenlens.errors import NumericsError
 from eigenlens.steering.eigenpair import alpha_qu, edited_circuit, spectrum_change
 from eigenlens.steering.measures import Cosines
-from eigenlens.steering.probes import repeated_values
+from eigenlens.steering.moments import Moments
+from eigenlens.steering.probes import level, repeated_values
 from eigenlens.steering.result import Steering
 from eigenlens.steering.strength import kl_of
 
@@ -197,3 +199,23 @@ def test_the_probe_eigen_splits_the_tokens(paris: Any) -> None:
     assert found.spectrum.after.cos_direction >= 0.999
     assert 0.2 < rest(found).positive_fraction < 0.8
     assert any("splits the tokens" in w for w in found.warnings)
+
+
+def test_a_layer_that_adds_nothing_is_steered() -> None:
+    """There is no |W| to compare |dW| with, and the direction leads alone."""
+    W_V = np.random.default_rng(3).standard_normal((6, 6))
+    u = np.eye(6)[2]
+    source = (W_V, np.zeros((6, 6)))
+    found = eigenlens.steer(source, direction=u, weights_only=True, probe="eigen", strength=3.0)
+    assert found.relative_norm is None
+    assert found.to_dict()["edit"]["relative_norm"] is None
+    assert found.spectrum is not None
+    assert found.spectrum.after.cos_direction == pytest.approx(1.0, abs=1e-12)
+    assert found.alpha_qu == pytest.approx(3.0 * np.linalg.norm(W_V @ u), rel=1e-12)
+    assert "of |W|" not in str(found)
+
+
+def test_readings_that_are_not_finite_are_named() -> None:
+    moments = Moments(np.zeros(3), np.diag([1.0, np.nan, 1.0]), 5)
+    with pytest.raises(NumericsError, match="NaN or infinite over the calibration"):
+        level(moments, np.eye(3)[0])

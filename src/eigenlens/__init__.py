@@ -18,7 +18,9 @@ _EXPORTS = {
     "Norm": "eigenlens.circuit.circuit",
     "OVCircuit": "eigenlens.circuit.circuit",
     "Spectrum": "eigenlens.spectra.result",
+    "apply": "eigenlens.steering.applying",
     "compare": "eigenlens.comparing.compare",
+    "inspect": "eigenlens.circuit.inspection",
     "open_checkpoint": "eigenlens.circuit.checkpoint",
     "reproduce": "eigenlens.claims.run",
     "simulate": "eigenlens.dynamics.simulate",
@@ -26,6 +28,8 @@ _EXPORTS = {
     "steer": "eigenlens.steering.steer",
     "survey": "eigenlens.surveys.survey",
     "trace": "eigenlens.tracing.run",
+    "unsteer": "eigenlens.steering.undo",
+    "write_report": "eigenlens.report.page.write",
 }
 
 __all__ = [
@@ -35,7 +39,9 @@ __all__ = [
     "OVCircuit",
     "Spectrum",
     "__version__",
+    "apply",
     "compare",
+    "inspect",
     "open_checkpoint",
     "reproduce",
     "simulate",
@@ -43,18 +49,24 @@ __all__ = [
     "steer",
     "survey",
     "trace",
+    "unsteer",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
     from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
     from eigenlens.circuit.circuit import Norm, OVCircuit
+    from eigenlens.circuit.inspection import inspect
     from eigenlens.claims.run import reproduce
     from eigenlens.comparing.compare import compare
     from eigenlens.dynamics.simulate import simulate
     from eigenlens.errors import EigenlensError
+    from eigenlens.report.page.write import write_report
     from eigenlens.spectra.analyse import spectrum
     from eigenlens.spectra.result import Spectrum
+    from eigenlens.steering.applying import apply
     from eigenlens.steering.steer import steer
+    from eigenlens.steering.undo import unsteer
     from eigenlens.surveys.survey import survey
     from eigenlens.tracing.run import trace
 

@@ -129,26 +129,45 @@ def _place(path: Path, number: int | None = None) -> str:
     return inert(str(path)) + ("" if number is None else f", line {number}")
 
 
+def check_file(path: str | Path) -> None:
+    """Refuse a file of prompts that is not there or too large, without reading it.
+
+    Raises
+    ------
+    FormatError
+        No such file, it may not be looked at, or it is larger than a list of prompts may be.
+    """
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise FormatError(f"{_place(path)}: no such file; check the path")
+        size = path.stat().st_size
+    except OSError as error:
+        raise _unread(path, error) from error
+    if size > _SIZE_LIMIT:
+        raise FormatError(
+            f"{_place(path)}: has {size} bytes, more than the {_SIZE_LIMIT} that a list of "
+            "prompts may have; split it"
+        )
+
+
+def _unread(path: Path, error: OSError) -> FormatError:
+    return FormatError(
+        f"{_place(path)}: cannot be read ({error.strerror or type(error).__name__}); "
+        "check that it exists and may be read"
+    )
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that are not blank with their numbers from 1; only a newline ends a line.
 
     U+2028 and its kin may stand inside a prompt. A byte order mark is dropped.
     """
+    check_file(path)
     try:
-        if not path.is_file():
-            raise FormatError(f"{_place(path)}: no such file; check the path")
-        size = path.stat().st_size
-        if size > _SIZE_LIMIT:
-            raise FormatError(
-                f"{_place(path)}: has {size} bytes, more than the {_SIZE_LIMIT} that a list of "
-                "prompts may have; split it"
-            )
         raw = path.read_bytes()
     except OSError as error:
-        raise FormatError(
-            f"{_place(path)}: cannot be read ({error.strerror or type(error).__name__}); "
-            "check that it exists and may be read"
-        ) from error
+        raise _unread(path, error) from error
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     try:
         text = raw.decode("utf-8")

@@ -44,6 +44,7 @@ def head(name: str, *, model: Schema, options: Schema) -> dict[str, Schema]:
 def model(**more: Schema) -> Schema:
     """The block that describes the model, with what a command adds to it."""
     words = {
+        "edits": "Edits that the folder's eigenlens.json lists; 0 where it has none.",
         "stack": "The stack that was run.",
         "head": "What the model predicts; null where it has no output head.",
     }
@@ -58,6 +59,7 @@ def model(**more: Schema) -> Schema:
             "head_dim": maybe(COUNT),
             "norm": maybe(one_of(NORM_KINDS)),
             "placement": maybe(one_of(PLACEMENTS)),
+            "edits": COUNT,
             **more,
         },
         words=words,

@@ -69,6 +69,7 @@ WRITTEN_KEYS: dict[str, Schema] = {
     "changed": maybe(COUNT),
     "sha256_before": MAYBE_STR,
     "sha256_after": MAYBE_STR,
+    "noted": many(STR),
     "left_out": many(STR),
     "size": COUNT,
 }
@@ -313,12 +314,15 @@ RECORDED_WORDS = {
     **EDIT_WORDS,
     "dtype": "Stored type of the tensor.",
     "orientation": "How the output projection is stored.",
+    "noted": "Files that describe the model and got a note with this edit.",
     "untied": "Of shared layers that were untied for the edit: what brings them back.",
 }
 UNSTEER = closed(
     {
         **head("unsteer", model=STR, options=NO_OPTIONS),
-        "undone": closed(RECORDED, Edit, words=RECORDED_WORDS),
+        "undone": closed(
+            {**RECORDED, "noted": many(STR)}, Edit, words=RECORDED_WORDS, optional=["noted"]
+        ),
         "remaining": COUNT,
         "resumed": BOOL,
     },
@@ -333,6 +337,7 @@ STEERED = closed(
             closed(
                 {
                     **RECORDED,
+                    "noted": many(STR),
                     "untied": closed(
                         {"files": keyed(STR), "tensors": keyed(STR), "key": STR},
                         words={
@@ -344,7 +349,7 @@ STEERED = closed(
                 },
                 Edit,
                 words=RECORDED_WORDS,
-                optional=["untied"],
+                optional=["noted", "untied"],
             )
         ),
     },

@@ -6,13 +6,15 @@ from typing import Any
 
 from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.circuit import NormKind
+from eigenlens.circuit.edits import edit_count
 from eigenlens.circuit.facts import decide
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Source, model type, sizes, norm kind and placement, as in the JSON of every command.
+    """Source, model type, sizes, norm kind, placement and how many edits its folder holds.
 
-    Sizes are those of the first stack; for plain arrays what is not known is None.
+    It is the block that the JSON of every command has. Sizes are those of the first stack; for
+    plain arrays what is not known is None.
     """
     g = checkpoint.geometry
     stack = checkpoint.stacks[0] if checkpoint.stacks else None
@@ -31,4 +33,5 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "head_dim": g.head_dim,
         "norm": norm,
         "placement": layer.placement if layer else checkpoint.arrays[0].placement,
+        "edits": edit_count(checkpoint.source),
     }

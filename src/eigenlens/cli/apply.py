@@ -42,10 +42,10 @@ def apply(
     its weights one tensor is changed, and eigenlens unsteer restores it.
     """
     with boundary(output.debug):
-        from eigenlens.steering.applying import apply_delta
+        from eigenlens.steering.applying import apply as add
 
         output.check()
-        result = apply_delta(
+        result = add(
             delta, model, write, as_.value, force=force, link=link, architecture=architecture
         )
         output.warn(result.written.warnings)

@@ -150,11 +150,11 @@ def emit(
     files: Mapping[Path, bytes] | None = None,
     quiet: bool = False,
 ) -> None:
-    """Write the result to `out` if asked, and to stdout in `format`.
+    """Write the result to `out` if asked, and to stdout in `format`, by default as a table.
 
     Further `files` are written together with `out`: all of them or none.
-    The table goes to stdout unless only a file was asked for; 100 columns when stdout is no
-    terminal, so that what is piped reads the same everywhere.
+    The table has 100 columns when stdout is no terminal, so that what is piped reads the same
+    everywhere.
     """
     from eigenlens.report.serialise import FORMATS, file_bytes
     from eigenlens.writing import write_together
@@ -171,15 +171,17 @@ def emit(
             _encode("utf-8", "strict")
             sys.stdout.write(text)
         return
-    if format is None and out is not None:
-        return
     from rich.console import Console
 
     from eigenlens.report.tables import WIDTH
 
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # which rich would make an exit code of 1
+
     terminal = sys.stdout is not None and sys.stdout.isatty()
     _encode(None, "replace")
-    console = Console(width=None if terminal else WIDTH, highlight=False, markup=False, emoji=False)
+    console = Plain(width=None if terminal else WIDTH, highlight=False, markup=False, emoji=False)
     with _writing_stdout():
         console.print(view())
 

@@ -90,10 +90,13 @@ def report(
     names = None if sections is None else [s.strip() for s in sections.split(",") if s.strip()]
     with boundary(output.debug):
         from eigenlens.cache import Cache
+        from eigenlens.prompts import check_file
         from eigenlens.report.page.write import make_report
 
         output.check()
         figures.check()
+        if fed.prompts is not None:
+            check_file(fed.prompts)
         with output.progress() as progress:
             made = make_report(
                 model,

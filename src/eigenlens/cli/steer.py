@@ -186,15 +186,12 @@ class Saved(Group):
             if self.force or self.link or not whole:
                 raise OptionError("--as, --force and --link belong to --write: say where to write")
             return
-        if self.link and not whole:
-            raise OptionError(
-                f"--link is for --as checkpoint: --as {self.write_as} copies no files"
-            )
         from eigenlens.circuit.checkpoint import open_checkpoint
-        from eigenlens.steering.result import check_form
+        from eigenlens.steering.forms import check_form
 
         checkpoint = open_checkpoint(model, architecture)
-        check_form(checkpoint, self.write, self.write_as.value, force=self.force)
+        form = self.write_as.value
+        check_form(checkpoint, self.write, form, force=self.force, link=self.link)
 
     def save(self, result: Any) -> Any:
         """The result with what was written of it, if anything was to be."""
@@ -224,9 +221,15 @@ def steer(
     """
     asked = arguments(towards, placed, live)
     with boundary(output.debug):
+        from eigenlens.errors import OptionError
         from eigenlens.steering.steer import steer as compute
 
         output.check()
+        if figures.figures is not None and asked["weights_only"]:
+            raise OptionError(
+                "--figures draws what is measured on text, of which --weights-only reads none: "
+                "leave one of them out"
+            )
         figures.check()
         saved.check(model, live.architecture)
         with output.progress("parts") as progress:

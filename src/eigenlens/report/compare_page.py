@@ -14,16 +14,19 @@ from eigenlens.report.compare_tables import (
     angle_text,
     compare_sentences,
     counted,
+    leader_places,
+    leader_shift,
     leader_text,
     only_texts,
     regime_change,
+    relative_note,
 )
+from eigenlens.report.names import Names
 from eigenlens.report.page.blocks import summary
 from eigenlens.report.page.private import Veil
 from eigenlens.report.page.single import data_section, figure_section, one_page, table_section
 from eigenlens.report.page.summary import Answer
 from eigenlens.report.panels.figure import n_rows
-from eigenlens.report.words import layer_list
 
 _LEADS = {
     "changes": "F = W_O W_V is what attention writes when all tokens are alike.",
@@ -82,6 +85,7 @@ def _facts(model: dict[str, Any]) -> str:
 
 def _answers(result: Comparison) -> list[Answer]:
     layers, ranking = result.layers, result.ranking
+    names = Names.of(layers)
     moved = [x for x in layers if x.difference.is_real]
     first = compare_sentences(result)[0]
     if not moved:
@@ -90,7 +94,8 @@ def _answers(result: Comparison) -> list[Answer]:
     rank = f"has an effective rank of {top.difference.effective_rank:.1f}"
     where = f"The difference {rank}."
     if len(layers) > 1:
-        where = f"Most in {top.name}, where the difference {rank}; least in {ranking[-1].name}."
+        least = names.phrase(ranking[-1])
+        where = f"Most in {names.phrase(top)}, where the difference {rank}; least in {least}."
     out = [
         Answer("Did anything move?", f"Yes, {_in(len(moved), len(layers))}", first),
         Answer(
@@ -100,21 +105,21 @@ def _answers(result: Comparison) -> list[Answer]:
         ),
     ]
     turned = [x for x in layers if x.regime_changed]
-    detail = "; ".join(f"{x.name}: {regime_change(x)}" for x in turned[:4])
+    detail = "; ".join(f"{names.phrase(x)}: {regime_change(x)}" for x in turned[:4])
     verdict = f"Yes, {_in(len(turned), len(layers))}" if turned else "No"
     kept = "What leads is of the same kind in every layer."
     out.append(Answer("Did a regime change?", verdict, f"{detail}." if detail else kept))
     angled = [x for x in moved if x.principal_angles]
     if angled:
         widest = max(angled, key=lambda x: x.principal_angles[0])
-        wide = [x.layer for x in angled if x.principal_angles[0] > math.radians(5)]
+        wide = [x for x in angled if x.principal_angles[0] > math.radians(5)]
         out.append(
             Answer(
                 "Are tokens drawn elsewhere?",
                 f"By {'up to ' * (len(angled) > 1)}{angle_text(widest)}",
                 "The angle between what A and B draw tokens to"
-                + (f": widest in {widest.name}" if len(angled) > 1 else "")
-                + f"; more than 5 degrees in {_places(wide)}.",
+                + (f": widest in {names.phrase(widest)}" if len(angled) > 1 else "")
+                + f"; more than 5 degrees in {names.phrases(wide) if wide else 'no layer'}.",
             )
         )
     return out
@@ -134,25 +139,21 @@ def _far(relative: float, n_layers: int) -> str:
     return f"{up}{100 * relative:.3g} % of |F|" if relative < 1 else f"{up}{relative:.3g} times |F|"
 
 
-def _places(layers: list[int]) -> str:
-    if not layers:
-        return "no layer"
-    return f"layer{'s' * (len(layers) > 1)} {layer_list(layers)}"
-
-
 def _layers(result: Comparison) -> str:
     headings = ["layer", "|dF|/|F|", "rank of dF", "leading A", "leading B", "shift", "angle"]
+    names, places = Names.of(result.layers), leader_places(result.layers)
     rows: list[list[Any]] = [
         [
-            *(x.name, x.relative, x.difference.effective_rank, leader_text(x.a), leader_text(x.b)),
-            None if x.leader is None else x.leader.distance,
+            *(names(x), x.relative, x.difference.effective_rank),
+            *(leader_text(x.a, places), leader_text(x.b, places), leader_shift(x, places)),
             *(angle_text(x), regime_change(x)),
         ]
         for x in result.ranking
     ]
     caption = (
         "One row a layer, by |F_A - F_B| over |F_A| (Frobenius norms); the effective rank is that "
-        "of the difference, the shift that of A's leading eigenvalue, the angle the largest "
-        "between what A and B draw tokens to"
+        "of the difference, the shift that of A's leading eigenvalue ('=' within its error bars, "
+        "'*' where another one leads B), the angle the largest between what A and B draw tokens to"
     )
+    caption += relative_note(str(row[5]) for row in rows)
     return table_section("layers", "All layers", [*headings, "regime"], rows, caption)

@@ -97,7 +97,7 @@ def moves(data: Columns) -> Plot:
                 "x": data[f"re_{side}"],
                 "y": data[f"im_{side}"],
                 "customdata": custom,
-                "hovertemplate": f"{name}: %{{x:.4f}} + %{{y:.4f}}i<br>{hover}<extra></extra>",
+                "hovertemplate": f"{name}: %{{x:.5g}} + %{{y:.5g}}i<br>{hover}<extra></extra>",
                 "marker": {**scale, "symbol": symbol, "size": 8, "showscale": False},
             }
         )

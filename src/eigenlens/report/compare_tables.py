@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,8 +13,15 @@ from rich.text import Text
 from eigenlens.comparing.matching import KINDS, Match
 from eigenlens.comparing.result import Comparison, LayerComparison, Side
 from eigenlens.inert import inert
+from eigenlens.report.names import Names
 from eigenlens.report.tables import model_line, plain_table
-from eigenlens.report.words import complex_text, layer_list, regime_text
+from eigenlens.report.words import (
+    MOST,
+    complex_text,
+    count_text,
+    leader_decimals,
+    regime_text,
+)
 
 _LEGEND = (
     "|dF|/|F|: Frobenius norm of F_A - F_B over that of F_A; rank of dF: effective rank of the "
@@ -22,6 +29,7 @@ _LEGEND = (
     "'=' within its error bars, '*' where another one leads B; angle: between what the two draw "
     "tokens to, the largest one"
 )
+_RELATIVE = "; in brackets: shift over the size of A's, where A and B look alike"
 _FOLLOWED = (
     "A, B: an eigenvalue in both, of a pair one; place: where it stands in either list, '-' for "
     "the kernel; shift: its distance, '=' within both error bars"
@@ -33,14 +41,17 @@ def compare_view(result: Comparison) -> RenderableType:
     """Everything that `eigenlens compare` prints as a table."""
     parts: list[RenderableType] = [_heading(result)]
     moved = [x for x in result.ranking if x.difference.is_real]
+    names = Names.of(result.layers)
     if moved:
-        parts.append(_ranked(moved))
+        parts.append(_ranked(moved, names))
     parts += [Text(sentence) for sentence in compare_sentences(result)]
     parts += [Text(text) for text in only_texts(result)]
     if moved:
-        parts.append(Text(_LEGEND, style="dim"))
+        places = leader_places(moved)
+        note = relative_note(leader_shift(x, places) for x in moved)
+        parts.append(Text(_LEGEND + note, style="dim"))
         if moved[0].matches:
-            parts += [Text(), _followed(moved[0]), Text(_FOLLOWED, style="dim")]
+            parts += [Text(), *_followed(moved[0], names)]
     return Group(*parts)
 
 
@@ -48,7 +59,7 @@ def _heading(result: Comparison) -> Text:
     text = Text()
     for name, model in (("A", result.model), ("B", result.other)):
         sizes = f"d {model['d_model']}, {counted(model, 'layer')}, {counted(model, 'head')}"
-        text.append(f"{name} ").append(model_line(model, f"{sizes}\n"))
+        text.append(f"{name} ").append(model_line(model, sizes)).append("\n")
     first = result.layers[0] if result.layers else None
     if first is not None:
         text.append(f"operator {first.operator}, leading by {first.order}")
@@ -57,11 +68,10 @@ def _heading(result: Comparison) -> Text:
 
 def counted(model: Mapping[str, Any], what: str) -> str:
     """``1 layer``, ``12 heads``."""
-    n = model[f"n_{what}s"]
-    return f"{n} {what}{'s' * (n != 1)}"
+    return count_text(model[f"n_{what}s"], what)
 
 
-def _ranked(layers: Sequence[LayerComparison]) -> Table:
+def _ranked(layers: Sequence[LayerComparison], names: Names) -> Table:
     table = plain_table(
         [
             ("layer", "left"),
@@ -74,14 +84,15 @@ def _ranked(layers: Sequence[LayerComparison]) -> Table:
             ("regime", "left"),
         ]
     )
+    places = leader_places(layers)
     for x in layers:
         table.add_row(
-            inert(x.name),
+            names(x),
             change_text(x.relative),
             rank_text(x),
-            leader_text(x.a),
-            leader_text(x.b),
-            _shift(x),
+            leader_text(x.a, places),
+            leader_text(x.b, places),
+            leader_shift(x, places),
             angle_text(x),
             Text(regime_change(x), style="bold" if x.regime_changed else ""),
         )
@@ -100,22 +111,54 @@ def rank_text(x: LayerComparison) -> str:
     return f"{x.difference.effective_rank:.1f}"
 
 
-def leader_text(side: Side | None) -> str:
+def leader_text(side: Side | None, places: int) -> str:
     """The leading eigenvalue of one side."""
     if side is None or side.eigenvalue is None:
         return "-"
-    return "0 (kernel)" if side.target == "kernel" else complex_text(side.eigenvalue)
+    return "0 (kernel)" if side.target == "kernel" else complex_text(side.eigenvalue, places)
 
 
-def _shift(x: LayerComparison) -> str:
+def leader_places(layers: Sequence[LayerComparison]) -> int:
+    """Decimals of the leading eigenvalues: they keep their digits, and show how they moved."""
+    sides = [side for x in layers for side in (x.a, x.b) if side is not None]
+    values = [x.eigenvalue for x in sides if x.eigenvalue is not None and x.target != "kernel"]
+    return _telling([x.leader for x in layers if x.leader is not None], leader_decimals(values))
+
+
+def _telling(matches: Sequence[Match], places: int) -> int:
+    """The least decimals, `MOST` at most, that tell what moved from what it was."""
+    for m in matches:
+        here = range(places, MOST + 1)
+        places = next((p for p in here if m.changed and _differ(m, p)), places)
+    return places
+
+
+def _differ(m: Match, places: int) -> bool:
+    return complex_text(m.before, places) != complex_text(m.after, places)
+
+
+def leader_shift(x: LayerComparison, places: int) -> str:
+    """How far A's leader moved, ``*`` where another one leads B."""
     if x.leader is None:
         return "-"
-    return shift_text(x.leader) + "*" * x.new_leader
+    return shift_text(x.leader, places) + "*" * x.new_leader
 
 
-def shift_text(m: Match) -> str:
-    """How far an eigenvalue moved; ``=`` for no further than its error bars."""
-    return change_text(m.distance) if m.changed else "="
+def shift_text(m: Match, places: int) -> str:
+    """How far an eigenvalue moved; ``=`` for no further than its error bars.
+
+    Where `places` decimals do not show that it moved, the relative shift follows in brackets.
+    """
+    if not m.changed:
+        return "="
+    text = change_text(m.distance)
+    hidden = m.before != 0 and not _differ(m, places)
+    return f"{text} ({m.distance / abs(m.before):.1e})" if hidden else text
+
+
+def relative_note(shifts: Iterable[str]) -> str:
+    """What brackets stand for, where there are any."""
+    return _RELATIVE if any("(" in text for text in shifts) else ""
 
 
 def angle_text(x: LayerComparison) -> str:
@@ -137,7 +180,7 @@ def regime_change(x: LayerComparison) -> str:
     return regime_text(x.a.regime)
 
 
-def _followed(x: LayerComparison) -> Table:
+def _followed(x: LayerComparison, names: Names) -> Iterator[RenderableType]:
     table = plain_table(
         [
             ("A", "right"),
@@ -147,20 +190,23 @@ def _followed(x: LayerComparison) -> Table:
             ("in B", "right"),
             ("what", "left"),
         ],
-        title=f"leading eigenvalues of {inert(x.name)}, which moved most",
+        title=f"leading eigenvalues of {names.phrase(x)}, which moved most",
     )
-    for m in x.matches:
-        places = ("-" if i is None else str(i + 1) for i in (m.index_before, m.index_after))
-        table.add_row(
-            complex_text(m.before), complex_text(m.after), shift_text(m), *places, KINDS[m.kind]
-        )
-    return table
+    leaders = [m.before for m in x.matches if 0 in (m.index_before, m.index_after)]
+    places = _telling(x.matches, leader_decimals(leaders))
+    shifts = [shift_text(m, places) for m in x.matches]
+    for m, shift in zip(x.matches, shifts, strict=True):
+        values = complex_text(m.before, places), complex_text(m.after, places)
+        at = ("-" if i is None else str(i + 1) for i in (m.index_before, m.index_after))
+        table.add_row(*values, shift, *at, KINDS[m.kind])
+    yield table
+    yield Text(_FOLLOWED + relative_note(shifts), style="dim")
 
 
 def compare_sentences(result: Comparison) -> list[str]:
     """What moved, in plain words."""
     layers = result.layers
-    count = f"{len(layers)} layer{'s' * (len(layers) != 1)}"
+    count, names = count_text(len(layers), "layer"), Names.of(layers)
     same = [x for x in layers if x.difference.identical]
     if len(same) == len(layers):
         return [f"Nothing moved: F is the same, bit by bit, in {_all(count)}."]
@@ -169,7 +215,13 @@ def compare_sentences(result: Comparison) -> list[str]:
         return [f"Nothing moved beyond rounding in {_all(count)}: the two have the same F."]
     out = []
     top = result.ranking[0]
-    text = f"F differs in {len(moved)} of {count}, most in {inert(top.name)} by "
+    where = f"{len(moved)} of {count}"
+    if len(layers) == 1:
+        text = f"F differs in {names.phrase(top)} by "
+    elif len(moved) == 1:
+        text = f"F differs in {where} ({names.phrase(top)}) by "
+    else:
+        text = f"F differs in {where}, most in {names.phrase(top)} by "
     if math.isinf(top.relative):
         text = text.removesuffix(" by ") + ", where it was 0"
     else:
@@ -184,27 +236,29 @@ def compare_sentences(result: Comparison) -> list[str]:
     apart = [x for x, cosine in cosines if cosine is not None and abs(cosine) < _APART]
     if apart:
         out.append(
-            f"In {_names(apart)} the two have nothing in common (cosine between F_A and F_B below "
-            f"{_APART}): they look like models that were trained apart."
+            f"In {names.phrases(apart)} the two have nothing in common (cosine between F_A and F_B "
+            f"below {_APART}): they look like models that were trained apart."
         )
     turned = [x for x in layers if x.regime_changed]
     if turned:
+        kinds = [f"{names.phrase(x)} ({regime_change(x)})" for x in turned[:4]]
+        how_many = f"{count_text(len(turned), 'layer')}: " if len(turned) > 1 else ""
         out.append(
-            f"What leads is of another kind in {len(turned)}: "
-            + "; ".join(f"{inert(x.name)} ({regime_change(x)})" for x in turned[:4])
+            f"What leads is of another kind in {how_many}{'; '.join(kinds)}"
             + (" and more." if len(turned) > 4 else ".")
         )
     elif any(x.a is not None for x in layers):
         out.append("No layer changed its regime.")
     usurped = [x for x in layers if x.new_leader]
     if usurped:
-        out.append(f"Another eigenvalue than in A leads in {_names(usurped)}.")
+        out.append(f"Another eigenvalue than in A leads in {names.phrases(usurped)}.")
     wide = [x for x in moved if x.principal_angles and x.principal_angles[0] > math.radians(5)]
     if wide:
         widest = max(wide, key=lambda x: x.principal_angles[0])
+        most = f", most in {names.phrase(widest)}" if len(wide) > 1 else ""
         out.append(
             f"The direction or space that tokens are drawn to turned by more than 5 degrees in "
-            f"{_names(wide)}, most in {inert(widest.name)} ({angle_text(widest)})."
+            f"{names.phrases(wide)}{most} ({angle_text(widest)})."
         )
     elif any(x.principal_angles for x in moved):
         out.append("What tokens are drawn to turned by at most 5 degrees.")
@@ -215,13 +269,6 @@ def _all(count: str) -> str:
     return f"the {count}" if count.startswith("1 ") else f"all {count}"
 
 
-def _names(layers: Sequence[LayerComparison]) -> str:
-    if len({(x.stack, x.kind) for x in layers}) == 1:
-        noun = "layers" if len(layers) > 1 else "layer"
-        return f"{noun} {layer_list([x.layer for x in layers])}"
-    return ", ".join(inert(x.name) for x in layers[:6]) + " and more" * (len(layers) > 6)
-
-
 def _share(x: float) -> str:
     """A part of a norm as people say it."""
     return f"{100 * x:.2g} % of" if x < 0.995 else f"{x:.2f} times"
@@ -229,12 +276,12 @@ def _share(x: float) -> str:
 
 def only_texts(result: Comparison) -> list[str]:
     """Layers that only one of the two has, a sentence each."""
+    alone = [(x["stack"], x["kind"]) for side in ("a", "b") for x in result.only[side]]
+    names = Names([*((x.stack, x.kind) for x in result.layers), *alone])
     out = []
     for side, name in (("a", "A"), ("b", "B")):
         for x in result.only[side]:
-            cross = "cross " if x["kind"] == "cross" else ""
-            out.append(
-                f"only {name} has {inert(x['stack'])} {cross}layer {x['layer']}: "
-                f"{inert(str(x['reason']))}"
-            )
+            layer = names.name(x["stack"], x["kind"], x["layer"])
+            layer = f"layer {layer}" if names.one else layer
+            out.append(f"only {name} has {layer}: {inert(str(x['reason']))}")
     return out

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from eigenlens.inert import inert
+from eigenlens.report.names import bare_names
 from eigenlens.report.tables import plain_table
 from eigenlens.spectra.estimate import Estimate, LayerCost
 
@@ -17,10 +18,12 @@ def estimate_view(result: Estimate) -> RenderableType:
     columns = [("layers", "left"), ("d", "right"), ("solved", "right"), ("solver", "left")]
     columns += [("read", "right"), ("memory", "right")]
     table = plain_table(columns)
+    shown = dict(zip(result.layers, bare_names([x.name for x in result.layers]), strict=True))
     for _, same in groupby(result.layers, key=_kind):
         run = list(same)
         first, last = run[0], run[-1]
-        name = first.name if len(run) == 1 else f"{first.name} to {last.name} ({len(run)})"
+        name = shown[first]
+        name += "" if len(run) == 1 else f" to {shown[last]} ({len(run)})"
         size = f"{first.solved} x {first.solved}"
         table.add_row(
             *(Text(inert(name)), str(first.d), size, first.solver),

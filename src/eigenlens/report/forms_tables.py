@@ -9,16 +9,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from eigenlens.circuit.edits import RECORD
 from eigenlens.inert import inert
 from eigenlens.report.samples import size_text
 from eigenlens.steering.applying import Application
-from eigenlens.steering.undo import RECORD, UNDO, Undone
+from eigenlens.steering.undo import UNDO, Undone
 from eigenlens.steering.written import Written
 
-_LEGEND = (
-    "|dW|: norm of what was added; arrived: share of it that the stored type can hold (1 is all); "
-    "SHA-256: of the tensor's bytes."
-)
+_MEANINGS = {
+    "edit": "|dW|: norm of what was added",
+    "arrived": "arrived: share of it that the stored type can hold (1 is all)",
+    "SHA-256": "SHA-256: of the tensor's bytes",
+}
+"""What a row says that its name does not, by the row."""
 
 
 def apply_view(result: Application) -> RenderableType:
@@ -31,18 +34,25 @@ def apply_view(result: Application) -> RenderableType:
 def written_view(written: Written) -> RenderableType:
     """Where an edit lies now, what changed there, and how it is used or taken back."""
     edit = written.edit
-    grid = _grid()
-    grid.add_row("edit", f"{_where(edit.stack, edit.layer, edit.site)}, |dW| {edit.dW_norm:.4g}")
-    grid.add_row("tensor", Text(inert(written.tensor)))
+    rows = {
+        "edit": f"{_where(edit.stack, edit.layer, edit.site)}, |dW| {edit.dW_norm:.4g}",
+        "tensor": inert(written.tensor),
+    }
     if written.file is not None:
-        grid.add_row("file", Text(inert(written.file)))
+        rows["file"] = inert(written.file)
     if written.projection is not None:
-        grid.add_row("arrived", f"{written.projection:.4f}")
+        rows["arrived"] = f"{written.projection:.4f}"
     if written.sha256_after is not None and written.sha256_before is not None:
-        short = f"{written.sha256_before[:16]}, now {written.sha256_after[:16]}"
-        grid.add_row("SHA-256", f"was {short}")
-    grid.add_row("written", f"{len(written.files)} files, {size_text(written.size)}")
-    return Group(grid, Text(form_sentence(written)), Text(_LEGEND, style="dim"))
+        rows["SHA-256"] = f"was {written.sha256_before[:16]}, now {written.sha256_after[:16]}"
+    if written.noted:
+        rows["noted"] = f"that the weights were edited: in {inert(', '.join(written.noted))}"
+    files = "1 file" if len(written.files) == 1 else f"{len(written.files)} files"
+    rows["written"] = f"{files}, {size_text(written.size)}"
+    grid = _grid()
+    for name, text in rows.items():
+        grid.add_row(name, Text(text))
+    legend = "; ".join(text for name, text in _MEANINGS.items() if name in rows)
+    return Group(grid, Text(form_sentence(written)), Text(f"{legend}.", style="dim"))
 
 
 def form_sentence(written: Written) -> str:

@@ -13,7 +13,7 @@ from eigenlens.dynamics.outcome import LABELS, Tolerance
 from eigenlens.dynamics.predict import Prediction
 from eigenlens.dynamics.result import Simulation
 from eigenlens.report.tables import model_line, plain_table, short_sizes
-from eigenlens.report.words import complex_text
+from eigenlens.report.words import complex_text, count_text
 
 _NOT = "not predicted"
 _UNSEEN = "-"
@@ -25,6 +25,9 @@ def simulate_view(result: Simulation) -> RenderableType:
     stability = _stability_sentence(result)
     if stability:
         parts.append(Text(stability))
+    too_short = too_short_sentence(result)
+    if too_short:
+        parts.append(Text(too_short))
     if len(result.final) > 1:
         parts += [Text(), _basins(result)]
     parts.append(Text(_legend(result), style="dim"))
@@ -37,7 +40,7 @@ def _heading(result: Simulation) -> Text:
     layers = o.get("layers") or range(m["n_layers"])
     shared = "one layer, again and again" if len(layers) == 1 else f"{len(layers)} layers in turn"
     starts = f"{o['starts']} starts of " if o["starts"] > 1 else ""
-    tokens = f"{starts}{o['n_tokens']} token{'s' * (o['n_tokens'] != 1)}"
+    tokens = f"{starts}{count_text(o['n_tokens'], 'token')}"
     origin = f" ({o['start']})" if o.get("start") else ""
     text.append(f"\n{_map_text(result)}, {o['mask']} mask; {shared}; {tokens}{origin}")
     return text
@@ -113,11 +116,46 @@ def outcome_sentence(result: Simulation) -> str:
     since = "" if out.step_reached is None else f" from step {out.step_reached} on"
     text = _HAPPENED[out.label](result, since)
     if not out.settled:
-        text += f", and still moved after {result.trajectory[-1]['step']} steps"
+        told = out.label == "none" and not out.balanced  # that sentence names the steps
+        steps = count_text(result.trajectory[-1]["step"], "step")
+        text += ", and still moved" + ("" if told else f" after {steps}")
     if len(result.final) > 1:
         share = result.basins[0]
         text = f"In {share.count} of {len(result.final)} starts {text[:1].lower()}{text[1:]}"
     return f"{text}; {_expected(result)}."
+
+
+_ARRIVED = math.radians(1.0)
+_TOO_SHORT = 10  # times the steps taken, beyond which a run says nothing of its end
+
+
+def log_steps_needed(result: Simulation) -> float | None:
+    """Decimal logarithm of the steps after which a stream would be 1 degree from its target.
+
+    The angle falls as ``t^exponent``, so from where it is now that takes
+    ``t (angle / 1 degree)^(1/|exponent|)`` steps, by the predicted exponent. None where the run
+    settled, no exponent was predicted, or the target is not attracting.
+    """
+    out = result.outcome
+    exponent = None if out.predicted is None else out.predicted.exponent
+    if out.settled or not exponent or exponent > 0 or out.distance <= _ARRIVED:
+        return None
+    ahead = math.log10(out.distance / _ARRIVED) / abs(exponent)
+    return math.log10(max(result.trajectory[-1]["step"], 1)) + ahead
+
+
+def too_short_sentence(result: Simulation) -> str:
+    """How many steps the prediction would need, where these are far more than were taken."""
+    needed = log_steps_needed(result)
+    steps = result.trajectory[-1]["step"]
+    if needed is None or needed <= math.log10(_TOO_SHORT * max(steps, 1)):
+        return ""
+    size = f"{10**needed:.0e}".replace("e+0", "e").replace("e+", "e") if needed < 300 else "1e300"
+    return (
+        f"By the predicted exponent {'about' if needed < 300 else 'more than'} {size} steps would "
+        f"be needed to come within 1 degree of {_target_text(result)}; this run of "
+        f"{count_text(steps, 'step')} cannot test the prediction."
+    )
 
 
 def _consensus(result: Simulation, since: str) -> str:
@@ -156,9 +194,9 @@ def _none(result: Simulation, since: str) -> str:
         return "Tokens spread out until their directions sum to nearly 0"
     cosine = result.trajectory[-1]["cosine"]
     size = f"{cosine:.3f}" if cosine < 0.9995 else f"1 - {1 - cosine:.1g}"
-    steps = result.trajectory[-1]["step"]
+    steps = count_text(result.trajectory[-1]["step"], "step")
     return (
-        f"Tokens had not become one direction after {steps} steps (mean cosine {size}; they count "
+        f"Tokens had not become one direction after {steps} (mean cosine {size}; they count "
         f"as one within {Tolerance().angle:g} rad)"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -75,7 +75,8 @@ def _sections(result: Steering) -> list[tuple[RenderableType, str, list[str]]]:
         meaning = [what_it_says(result, before, after)]
         if result.activation is not None and result.direction.targets:
             meaning.append(beside_addition(after, result.activation))
-        out.append((_effect(result, before, after), _effect_legend(result), meaning))
+        table, rows = _effect(result, before, after)
+        out.append((table, _effect_legend(result, rows), meaning))
     if result.curve is not None:
         points = result.curve
         out.append(
@@ -170,7 +171,8 @@ _TOKENS_LEGEND = (
 )
 
 
-def _effect(result: Steering, before: Measure, after: Measure) -> Table:
+def _effect(result: Steering, before: Measure, after: Measure) -> tuple[Table, tuple[str, ...]]:
+    """The table, and the names of its rows."""
     columns = [("predictions", "left"), ("before", "right"), ("edited", "right")]
     other = result.activation
     columns += [("activation addition", "right")] if other is not None else []
@@ -183,17 +185,23 @@ def _effect(result: Steering, before: Measure, after: Measure) -> Table:
         "probability of the wanted": [chance_text(m.target_probability) for m in shown],
         "rank of the wanted": [rank_text(m.target_rank) for m in shown],
     }
-    for name, cells in rows.items():
-        if any(cell != DASH for cell in cells):
-            table.add_row(name, *cells)
-    return table
+    shown_rows = {name: cells for name, cells in rows.items() if set(cells) != {DASH}}
+    for name, cells in shown_rows.items():
+        table.add_row(name, *cells)
+    return table, tuple(shown_rows)
 
 
-def _effect_legend(result: Steering) -> str:
-    text = (
-        "on held-out text; KL per token: mean divergence from the unedited model, in nats; "
-        "probability: mean over all places; rank: median"
-    )
+_EFFECT_MEANINGS = {
+    "KL per token": "KL per token: mean divergence from the unedited model, in nats",
+    "probability of the wanted": "probability: mean over all places",
+    "rank of the wanted": "rank: median",
+}
+
+
+def _effect_legend(result: Steering, rows: Collection[str]) -> str:
+    """What the rows that are shown mean."""
+    known = [text for name, text in _EFFECT_MEANINGS.items() if name in rows]
+    text = "; ".join(["on held-out text", *known])
     if result.activation is not None:
         text += (
             "; activation addition: the same direction added to every token after the block, as is "
@@ -243,10 +251,11 @@ def _bar(value: float | None, most: float) -> str:
 
 
 def _curve_legend(result: Steering) -> str:
-    return (
-        f"cosine, towards it: right after the edited sub-layer; useful: {_useful(result)} at a KL "
-        f"of at most {result.options['max_kl']:g}"
-    )
+    text = "cosine, towards it: right after the edited sub-layer"
+    if result.window is None:  # no row is marked useful
+        return text
+    limit = f"{result.options['max_kl']:g}"
+    return f"{text}; useful: {_useful(result)} at a KL of at most {limit}"
 
 
 def _useful(result: Steering) -> str:
@@ -283,4 +292,7 @@ def _cut(text: str) -> str:
 
 def _written(result: Steering) -> str:
     w = result.written
-    return "" if w is None else f"Written as {w.form}: {inert(str(w.folder))}."
+    if w is None:
+        return ""
+    noted = f" A note in {inert(', '.join(w.noted))} says that it was edited." if w.noted else ""
+    return f"Written as {w.form}: {inert(str(w.folder))}.{noted}"

@@ -15,7 +15,7 @@ from eigenlens.report.panels.figure import n_rows
 from eigenlens.report.survey_panels import SURVEYS
 from eigenlens.report.survey_plots import SURVEY_PLOTS
 from eigenlens.report.survey_tables import survey_sentences
-from eigenlens.report.words import percent, regime_text
+from eigenlens.report.words import count_text, percent, regime_text
 from eigenlens.spectra.principal import REGIMES
 from eigenlens.surveys.result import STATUSES, ModelSummary, Survey
 
@@ -88,7 +88,7 @@ def _is_path(name: str) -> bool:
 def _facts(result: Survey) -> str:
     counts = [sum(m.status == status for m in result.models) for status in STATUSES]
     told = [f"{n} {status}" for n, status in zip(counts, STATUSES, strict=True) if n]
-    return f"{len(result.models)} checkpoints: {', '.join(told) or 'none'}"
+    return f"{count_text(len(result.models), 'checkpoint')}: {', '.join(told) or 'none'}"
 
 
 def _answers(result: Survey) -> list[Answer]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from eigenlens.inert import inert
 from eigenlens.report.tables import plain_table
-from eigenlens.report.words import percent, regime_text
+from eigenlens.report.words import count_text, percent, regime_text
 from eigenlens.spectra.principal import REGIMES
 from eigenlens.surveys.result import STATUSES, ModelSummary, Survey
 
@@ -70,7 +70,7 @@ def _heading(result: Survey) -> Text:
     what = "traces" if result.options.get("trace") else "spectra"
     counts = Counter(m.status for m in result.models)
     found = ", ".join(f"{counts[s]} {s}" for s in STATUSES if counts[s])
-    text.append(f"  {what} of {_count(len(result.models), 'checkpoint')}: {found or 'none'}")
+    text.append(f"  {what} of {count_text(len(result.models), 'checkpoint')}: {found or 'none'}")
     if result.run is not None:
         r = result.run
         text.append(
@@ -167,7 +167,3 @@ _TELL: dict[str, Callable[[ModelSummary], str]] = {
     "partial": lambda m: f"not complete: {inert(m.model)}; run the survey again to go on",
     "missing": lambda m: f"not there yet: {inert(m.model)}; run the survey again to go on",
 }
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
@@ -11,13 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from eigenlens.inert import inert
+from eigenlens.report.heads import head_fraction
+from eigenlens.report.names import Names, left_out_texts
+from eigenlens.report.sentences import spectrum_sentences
 from eigenlens.report.words import (
     complex_text,
+    count_text,
+    decimals,
+    fraction_text,
+    leader_decimals,
     percent,
     regime_text,
-    share_text,
+    separation_heading,
     size_of,
-    spectrum_sentences,
     steps_text,
 )
 from eigenlens.spectra.orders import ORDERS, resolve_order
@@ -54,7 +61,13 @@ def model_line(model: Mapping[str, Any], sizes: str) -> Text:
     text = Text()
     text.append(inert(str(model["source"])), style="bold")
     kind = f"{inert(str(model['model_type']))}, " if model.get("model_type") else ""
-    return text.append(f"  {kind}{sizes}")
+    return text.append(f"  {kind}{sizes}{edited_text(model)}")
+
+
+def edited_text(model: Mapping[str, Any]) -> str:
+    """``, edited by eigenlens (2 edits)`` where the model's folder says so, else nothing."""
+    edits = int(model.get("edits") or 0)
+    return f", edited by eigenlens ({count_text(edits, 'edit')})" if edits else ""
 
 
 def short_sizes(model: Mapping[str, Any]) -> str:
@@ -66,22 +79,39 @@ def short_sizes(model: Mapping[str, Any]) -> str:
 def spectrum_view(result: Spectrum) -> RenderableType:
     """Everything that `eigenlens spectrum` prints as a table."""
     parts: list[RenderableType] = [_heading(result)]
+    names = Names.of(result.layers)
+    shown = Decimals.of(result.layers)
     stacks = dict.fromkeys(layer.stack for layer in result.layers)
     for stack in stacks:
         layers = [x for x in result.layers if x.stack == stack]
-        parts.append(_layers_table(layers, inert(stack) if len(stacks) > 1 else None))
+        parts.append(_layers_table(layers, names, shown))
     parts += [Text(sentence) for sentence in spectrum_sentences(result)]
     if result.layers:
         parts.append(Text(columns_legend(result.layers[0].order), style="dim"))
     with_heads = [x for x in result.layers if x.heads is not None]
     if with_heads:
-        parts += [Text(), _heads_table(with_heads), Text(_HEADS_LEGEND, style="dim")]
+        parts += [Text(), _heads_table(with_heads, names, shown), Text(_HEADS_LEGEND, style="dim")]
     with_tokens = [x for x in result.layers if x.tokens is not None]
     if with_tokens:
-        parts += [Text(), *_tokens_table(with_tokens)]
-    for skipped in result.skipped:
-        parts.append(Text(f"{skipped.stack} layer {skipped.layer} left out: {skipped.reason}"))
+        parts += [Text(), *_tokens_table(with_tokens, names)]
+    groups = [(x.stack, x.kind) for x in result.layers]
+    skipped = [(x.stack, x.layer, x.reason) for x in result.skipped]
+    parts += [Text(text) for text in left_out_texts(groups, skipped)]
     return Group(*parts)
+
+
+@dataclass(frozen=True)
+class Decimals:
+    """Decimals that the columns of a spectrum share: of eigenvalues and of norms."""
+
+    values: int
+    norms: int
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerSpectrum]) -> Decimals:
+        """Those under which every leader and every norm keeps its digits."""
+        leaders = [x.eigenvalues[0] for x in layers if x.eigenvalues.size and x.target != "kernel"]
+        return cls(leader_decimals(leaders), decimals([x.spectral_norm for x in layers], 2))
 
 
 def _heading(result: Spectrum) -> Text:
@@ -111,18 +141,19 @@ def _sizes(m: dict[str, Any]) -> str:
 
 def columns_legend(order: str) -> str:
     """What the headings of a table of layers stand for, under an order."""
+    heading = separation_heading(order)
     after = (
-        "10x after: steps of this layer until the second direction is 10 times behind"
+        "steps of this layer until the second direction is 10 times behind"
         if order != "real"
-        else "10x depth: factor by which depth must grow until the second is 10 times behind"
+        else "factor by which depth must grow until the second is 10 times behind"
     )
     return (
-        f"gap: how far the first is ahead of the second; {after}; |F|: largest singular value; "
-        "error: error bar of the leading eigenvalue"
+        f"gap: how far the first is ahead of the second; {heading}: {after}; |F|: largest "
+        "singular value; error: error bar of the leading eigenvalue"
     )
 
 
-def _layers_table(layers: Sequence[LayerSpectrum], title: str | None) -> Table:
+def _layers_table(layers: Sequence[LayerSpectrum], names: Names, shown: Decimals) -> Table:
     shared = any(x.steps > 1 for x in layers)
     columns = [("layer", "right")]
     columns += [("steps", "right")] if shared else []
@@ -130,22 +161,22 @@ def _layers_table(layers: Sequence[LayerSpectrum], title: str | None) -> Table:
         ("leading", "right"),
         ("second", "right"),
         ("gap", "right"),
-        ("10x after" if layers[0].order != "real" else "10x depth", "right"),
+        (separation_heading(layers[0].order), "right"),
         ("|F|", "right"),
         ("error", "right"),
         ("regime", "left"),
     ]
-    table = plain_table(columns, title)
+    table = plain_table(columns)
     for layer in layers:
-        first, second = _distinct(layer)
-        row: list[str | Text] = [f"{'cross ' * (layer.kind == 'cross')}{layer.layer}"]
+        first, second = _distinct(layer, shown.values)
+        row: list[str | Text] = [names(layer)]
         row += [str(layer.steps)] if shared else []
         row += [
             first,
             second,
             percent(layer.gap),
             steps_text(layer.steps_to_separate),
-            size_of(layer.spectral_norm),
+            size_of(layer.spectral_norm, shown.norms),
             f"{layer.error_bars[0]:.0e}" if layer.error_bars.size else "-",
             Text(regime_text(layer.regime), style=_STYLES[layer.regime]),
         ]
@@ -153,10 +184,10 @@ def _layers_table(layers: Sequence[LayerSpectrum], title: str | None) -> Table:
     return table
 
 
-def _distinct(layer: LayerSpectrum) -> tuple[str, str]:
+def _distinct(layer: LayerSpectrum, places: int) -> tuple[str, str]:
     """Texts of the leading and of the second eigenvalue, a pair counted once."""
     shown = [v for v in layer.eigenvalues if v.imag >= 0]
-    texts = [complex_text(complex(v)) for v in shown[:2]]
+    texts = [complex_text(complex(v), places) for v in shown[:2]]
     if layer.target == "kernel":
         texts.insert(0, "0 (kernel)")
     texts += ["-", "-"]
@@ -165,11 +196,13 @@ def _distinct(layer: LayerSpectrum) -> tuple[str, str]:
 
 _HEADS_LEGEND = (
     "trace ratio: +1 for a head that copies what it sees, -1 for one that inverts it; copying: the "
-    "same seen through the vocabulary; the shares of all heads add up to the leading eigenvalue"
+    "same seen through the vocabulary; share of leading: the part of the layer's leading "
+    "eigenvalue that comes from the head, as a fraction of it (real part; all heads together: 1; "
+    "JSON share: the same not divided by the eigenvalue, a complex number)"
 )
 
 
-def _heads_table(layers: Sequence[LayerSpectrum]) -> Table:
+def _heads_table(layers: Sequence[LayerSpectrum], names: Names, shown: Decimals) -> Table:
     table = plain_table(
         [
             ("layer", "left"),
@@ -182,16 +215,16 @@ def _heads_table(layers: Sequence[LayerSpectrum]) -> Table:
         title="heads",
     )
     for layer in layers:
-        whole = abs(complex(layer.eigenvalues[0])) if layer.eigenvalues.size else 0.0
         for head in layer.heads or ():
-            lead = complex_text(complex(head.eigenvalues[0])) if head.eigenvalues.size else "-"
+            own = head.eigenvalues[:1]
+            lead = complex_text(complex(own[0]), shown.values) if own.size else "-"
             table.add_row(
-                inert(layer.name) if head.head == 0 else "",
+                names(layer) if head.head == 0 else "",
                 str(head.head),
                 lead,
                 _signed(head.ov_trace_ratio),
                 _signed(head.copying_score),
-                "-" if head.share is None else share_text(head.share, whole),
+                fraction_text(head_fraction(head, layer)),
             )
         table.add_section()
     return table
@@ -214,7 +247,7 @@ _TOKENS_LEGEND = (
 )
 
 
-def _tokens_table(layers: Sequence[LayerSpectrum]) -> Iterator[RenderableType]:
+def _tokens_table(layers: Sequence[LayerSpectrum], names: Names) -> Iterator[RenderableType]:
     table = Table(
         box=box.SIMPLE_HEAD,
         title_justify="left",
@@ -228,7 +261,7 @@ def _tokens_table(layers: Sequence[LayerSpectrum]) -> Iterator[RenderableType]:
     table.add_column("away from", ratio=1)
     notes: dict[str, None] = {}
     for layer in layers:
-        name = inert(layer.name)
+        name = names(layer)
         for side, found in (layer.tokens or {}).items():
             lists = _token_list(found.positive), _token_list(found.negative)
             table.add_row(name, _SIDES[side], *lists)
@@ -265,8 +298,10 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
     heading = Text()
     heading.append(inert(str(m["source"])), style="bold")
     layers = record["layers"]
-    count = f"{len(layers)} layer{'s' * (len(layers) != 1)}"
+    count = count_text(len(layers), "layer")
+    names = Names((x["stack"], x["kind"]) for x in layers)
     heading.append(f"  {inert(str(m['model_type']))}, {count}, {_sizes(m)} ({m['norm']})")
+    heading.append(edited_text(m))
     parts: list[RenderableType] = [heading]
     verified = any(x["verified"] is not None for x in layers)
     columns = [
@@ -286,7 +321,7 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
     for x in layers:
         bias = "+".join(b for b in ("V", "O") if x["bias"][b]) or "none"
         row: list[str | Text] = [
-            f"{x['stack']}.{'cross.' * (x['kind'] == 'cross')}{x['layer']}",
+            names.name(x["stack"], x["kind"], x["layer"]),
             str(x["steps"]),
             x["layout"],
             f"{x['rank']} of {x['d_out']}",
@@ -300,16 +335,17 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
     parts += list(_tensor_names(layers))
     for note in dict.fromkeys(note for x in layers for note in x["notes"]):
         where = [x for x in layers if note in x["notes"]]
-        some = "" if len(where) == len(layers) else f" ({len(where)} of {len(layers)} layers)"
+        some = "" if len(where) == len(layers) else f" ({len(where)} of {count})"
         parts.append(Text(f"note{some}: {inert(note)}"))
-    for s in record["skipped"]:
-        parts.append(Text(f"{s['stack']} layer {s['layer']} left out: {s['reason']}"))
+    groups = [(x["stack"], x["kind"]) for x in layers]
+    skipped = [(s["stack"], s["layer"], s["reason"]) for s in record["skipped"]]
+    parts += [Text(text) for text in left_out_texts(groups, skipped)]
     if verified:
         good = sum(x["verified"] is not None and x["verified"]["ok"] for x in layers)
         parts.append(
             Text(
                 f"The attention output of the running model is W_O W_V x + b for equal tokens in "
-                f"{good} of {len(layers)} layers, so F is "
+                f"{good} of {count}, so F is "
                 + ("what this model applies." if good == len(layers) else "NOT right everywhere.")
             )
         )
@@ -322,10 +358,11 @@ def _tensor_names(layers: Sequence[dict[str, Any]]) -> Iterator[Text]:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for x in layers:
         groups.setdefault((x["stack"], x["kind"]), []).append(x)
+    names = Names(groups)
     for (stack, kind), group in groups.items():
         if len(groups) > 1 or len(group) > 1:
-            cross = ".cross" * (kind == "cross")
-            yield Text(f"{inert(stack)}{cross}.{group[0]['layer']}:", style="dim")
+            name = names.name(stack, kind, group[0]["layer"])
+            yield Text(f"layer {name}:" if names.one else f"{name}:", style="dim")
         for role, name in group[0]["tensors"].items():
             if name is not None:
                 yield Text(f"{role:>8}  {inert(name)}", style="dim")

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from eigenlens.inert import inert
-from eigenlens.report.tables import plain_table
+from eigenlens.report.names import Names, left_out_texts
+from eigenlens.report.tables import edited_text, plain_table
 from eigenlens.report.trace_words import (
     row_name,
     share_text,
@@ -17,7 +18,7 @@ from eigenlens.report.trace_words import (
     told_by_step,
     trace_sentences,
 )
-from eigenlens.report.words import percent
+from eigenlens.report.words import count_text, percent
 from eigenlens.tracing.ladder import RUNGS
 from eigenlens.tracing.nulls import NULLS
 from eigenlens.tracing.options import MODES
@@ -29,8 +30,8 @@ _LEGEND = (
     "with its 95 % interval over prompts"
 )
 _LEGEND_NULLS = (
-    "; random: the middle 95 % of rho over random directions; p: how often those have such a rho, "
-    "corrected over {rows}"
+    "; random: the middle 95 % of rho over random directions; p (JSON: p_holm): how often those "
+    "have such a rho, corrected over {rows}"
 )
 _NULL_HEADINGS = {
     "random_direction": "random",
@@ -40,9 +41,16 @@ _NULL_HEADINGS = {
     "matched_spectrum": "rotated F",
     "random_init": "untrained",
 }
-_NULL_LEGEND = (
-    "rho of the same tokens towards random directions (mean), the second eigenpair, the leaders of "
-    "other layers, where F writes most; with F rotated at random; and of an untrained model"
+_NULL_WORDS = {
+    "random_direction": "towards random directions, the mean",
+    "second_pair": "towards the second eigenpair",
+    "other_layer": "towards the leaders of other layers",
+    "top_singular": "towards where F writes most",
+    "matched_spectrum": "with F rotated at random",
+    "random_init": "of an untrained model",
+}
+_NULL_LEGEND = "rho of the same tokens, in brackets the JSON field of nulls; " + "; ".join(
+    f"{heading}: {_NULL_WORDS[name]} ({name})" for name, heading in _NULL_HEADINGS.items()
 )
 _RUNG_HEADINGS = {"l2": "L2 norm", "norm": "real norm", "bias": "+ biases", "ffn": "+ FFN"}
 _COLLAPSE = {
@@ -61,10 +69,14 @@ _COLLAPSE_LEGEND = (
 )
 
 
+_Maker = Callable[[Sequence[LayerTrace], Names], RenderableType]
+
+
 def trace_view(result: Trace, collapse: bool = False) -> RenderableType:
     """Everything that `eigenlens trace` prints as a table; `collapse` adds those measures."""
     parts: list[RenderableType] = [_heading(result)]
-    tables: list[tuple[Callable[[Sequence[LayerTrace]], RenderableType], str, bool]] = [
+    names = Names.of(result.layers)
+    tables: list[tuple[_Maker, str, bool]] = [
         (_layers_table, _legend(result), True),
         (_ladder_table, _ladder_legend(), result.options["ladder"]),
         (_nulls_table, _NULL_LEGEND, result.options["nulls"]),
@@ -75,14 +87,14 @@ def trace_view(result: Trace, collapse: bool = False) -> RenderableType:
         if not wanted:
             continue
         for name, layers in groups.items():
-            if len(groups) > 1:
+            if len(groups) > 1 and told_by_step(layers):  # else the rows have full names
                 parts.append(Text(inert(name), style="italic"))
-            parts.append(make(layers))
+            parts.append(make(layers, names))
         parts.append(Text(legend, style="dim"))
     parts += [Text(note, style="dim") for note in _notes(result)]
-    for skipped in result.skipped:
-        left_out = f"{skipped.stack} layer {skipped.layer} left out: {skipped.reason}"
-        parts.append(Text(inert(left_out)))
+    shown = [(x.stack, x.kind) for x in result.layers]
+    left_out = [(s.stack, s.layer, s.reason) for s in result.skipped]
+    parts += [Text(text) for text in left_out_texts(shown, left_out)]
     parts += [Text(), *(Text(sentence) for sentence in trace_sentences(result))]
     return Group(*parts)
 
@@ -91,7 +103,8 @@ def _heading(result: Trace) -> Text:
     m, o = result.model, result.options
     text = Text()
     text.append(inert(str(m["source"])), style="bold")
-    text.append(f"  {inert(str(m['model_type']))}, d {m['d_model']}, {m['placement']}-norm; ")
+    text.append(f"  {inert(str(m['model_type']))}, d {m['d_model']}, {m['placement']}-norm")
+    text.append(f"{edited_text(m)}; ")
     text.append(_fed(result))
     first = result.layers[0]
     text.append(f"\nmode {o['mode']}: {MODES[o['mode']]}; ")
@@ -104,7 +117,8 @@ def _fed(result: Trace) -> str:
     """``64 prompts (default), 1034 tokens``."""
     tokens = max((x.n_tokens for x in result.layers), default=0)
     o = result.options
-    return f"{o['n_prompts']} prompts ({o['prompts']}), {tokens} tokens"
+    prompts = count_text(o["n_prompts"], "prompt")
+    return f"{prompts} ({o['prompts']}), {count_text(tokens, 'token')}"
 
 
 def _legend(result: Trace) -> str:
@@ -114,7 +128,7 @@ def _legend(result: Trace) -> str:
     return _LEGEND + _LEGEND_NULLS.format(rows=rows)
 
 
-def _layers_table(layers: Sequence[LayerTrace]) -> RenderableType:
+def _layers_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     nulls = layers[0].nulls is not None
     by_step = told_by_step(layers)
     several = len({x.layer for x in layers}) > 1
@@ -125,7 +139,7 @@ def _layers_table(layers: Sequence[LayerTrace]) -> RenderableType:
     table = plain_table(columns)
     for x in layers:
         row: list[str | Text] = [str(x.step)] if by_step else []
-        row += [str(x.layer)] if several or not by_step else []
+        row += [names(x)] if several or not by_step else []
         row += [percent(x.gap), share_text(x.gamma), share_text(x.expected_gamma), f"{x.gain:+.4f}"]
         row += [Text(share_text(x.rho), style=_style(x)), _interval(x.rho_ci)]
         if x.nulls is not None:
@@ -158,7 +172,7 @@ def _ladder_legend() -> str:
     return "; ".join(parts) + "; each with rho and, in brackets, the gain"
 
 
-def _ladder_table(layers: Sequence[LayerTrace]) -> RenderableType:
+def _ladder_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     by_step = told_by_step(layers)
     columns = [("step" if by_step else "layer", "right")]
     table = plain_table([*columns, *((_RUNG_HEADINGS[name], "right") for name in RUNGS)])
@@ -170,18 +184,18 @@ def _ladder_table(layers: Sequence[LayerTrace]) -> RenderableType:
             else "-"
             for name in RUNGS
         ]
-        table.add_row(str(row_name(x, by_step)), *cells)
+        table.add_row(row_name(x, by_step, names), *cells)
     return table
 
 
-def _nulls_table(layers: Sequence[LayerTrace]) -> RenderableType:
+def _nulls_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     by_step = told_by_step(layers)
     columns = [("step" if by_step else "layer", "right"), ("rho", "right")]
     table = plain_table([*columns, *((_NULL_HEADINGS[name], "right") for name in NULLS)])
     for x in layers:
         nulls = x.nulls or {}
         cells = [_null(nulls.get(name)) for name in NULLS]
-        table.add_row(str(row_name(x, by_step)), Text(share_text(x.rho), style=_style(x)), *cells)
+        table.add_row(row_name(x, by_step, names), Text(share_text(x.rho), style=_style(x)), *cells)
     return table
 
 
@@ -189,14 +203,14 @@ def _null(found: Any) -> str:
     return "-" if found is None else share_text(found["rho"])
 
 
-def _collapse_table(layers: Sequence[LayerTrace]) -> RenderableType:
+def _collapse_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     by_step = told_by_step(layers)
     columns = [("step" if by_step else "layer", "right")]
     table = plain_table([*columns, *((h, "right") for h in _COLLAPSE.values())])
     for x in layers:
         values = [x.collapse.get(name) for name in _COLLAPSE]
         cells = ["-" if v is None else f"{v:.3f}" if abs(v) < 10 else f"{v:.2f}" for v in values]
-        table.add_row(str(row_name(x, by_step)), *cells)
+        table.add_row(row_name(x, by_step, names), *cells)
     return table
 
 
@@ -209,8 +223,8 @@ def _notes(result: Trace) -> list[str]:
         dropped = result.options["drop_sinks"]
         shift = max(abs(x.sinks["with"]["rho"] - x.sinks["without"]["rho"]) for x in layers)
         notes.append(
-            f"sinks: {most.sinks['n']} tokens ({percent(most.sinks['share'])}) have norms above "
-            f"{result.options['sink_threshold']:g} times the median and are "
+            f"sinks: {count_text(most.sinks['n'], 'token')} ({percent(most.sinks['share'])}) with "
+            f"norms above {result.options['sink_threshold']:g} times the median: "
             f"{'left out' if dropped else 'counted'}; {'with' if dropped else 'without'} them rho "
             f"changes by {shift:.3f} at most"
         )
@@ -234,7 +248,7 @@ def _notes(result: Trace) -> list[str]:
 def _overlap_notes(result: Trace) -> list[str]:
     """How leaders lie to each other, to the mean token and to the sinks, a line a stack."""
     notes = []
-    groups = stack_groups(result)
+    groups, names = stack_groups(result), Names.of(result.layers)
     for (name, layers), stack in zip(groups.items(), result.stacks, strict=False):
         parts = []
         pairs = [
@@ -245,10 +259,10 @@ def _overlap_notes(result: Trace) -> list[str]:
         if pairs:
             parts.append(f"of two layers {_mean_and_most(pairs)}")
         by_step = told_by_step(layers)
-        word = "step" if by_step else "layer"
+        where = [f"step {x.step}" if by_step else names.phrase(x) for x in layers]
         for what, field in (("mean token", "overlap_mean"), ("sinks", "overlap_sinks")):
-            found = [(getattr(x, field), f"{word} {row_name(x, by_step)}") for x in layers]
-            known = [(value, where) for value, where in found if value is not None]
+            found = [(getattr(x, field), at) for x, at in zip(layers, where, strict=True)]
+            known = [(value, at) for value, at in found if value is not None]
             if known:
                 parts.append(f"with the {what} {_mean_and_most(known)}")
         if parts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eigenlens.inert import inert
-from eigenlens.report.words import layer_list
+from eigenlens.report.names import Names
+from eigenlens.report.words import count_text, layer_list
 from eigenlens.tracing.result import LEVEL, LayerTrace, Trace
 
 
@@ -22,9 +23,9 @@ def told_by_step(layers: Sequence[LayerTrace]) -> bool:
     return len({(x.stack, x.kind, x.layer) for x in layers}) < len(layers)
 
 
-def row_name(x: LayerTrace, by_step: bool) -> int:
+def row_name(x: LayerTrace, by_step: bool, names: Names) -> str:
     """What a row is called: its step or its layer."""
-    return x.step if by_step else x.layer
+    return str(x.step) if by_step else names(x)
 
 
 def share_text(value: float) -> str:
@@ -36,10 +37,11 @@ def trace_sentences(result: Trace) -> list[str]:
     """What the tables mean; the last one answers whether tokens tilt."""
     layers = result.layers
     verdict = result.verdict
-    word = "steps" if told_by_step(layers) else "layers"
+    word = "step" if told_by_step(layers) else "layer"
+    count = count_text(len(layers), word)
     out = [
-        f"Rho is above 1/2 in {verdict['rho_above_half']} of {len(layers)} {word}, and the mean "
-        f"gain is positive in {verdict['gain_positive']}."
+        f"Rho is above 1/2 in {verdict['rho_above_half']} of {count}, and the mean gain is "
+        f"positive in {verdict['gain_positive']}."
     ]
     if verdict["beyond_random"] is None:
         return [*out, _untested(result, word)]
@@ -49,8 +51,9 @@ def trace_sentences(result: Trace) -> list[str]:
 def _untested(result: Trace, word: str) -> str:
     yes = [x for x in result.layers if x.rho > 0.5]
     return (
-        f"{_QUESTION} More often than not in {len(yes)} of {len(result.layers)} {word}"
-        f"{_where(result, yes)}; whether that is more than chance only the nulls say (--nulls)."
+        f"{_QUESTION} More often than not in {len(yes)} of "
+        f"{count_text(len(result.layers), word)}{_where(result, yes)}; whether that is more than "
+        "chance only the nulls say (--nulls)."
     )
 
 
@@ -68,7 +71,7 @@ def _caution(result: Trace, word: str) -> str:
         above = sum(x.rho > null["rho"] for x, null in zip(layers, rotated, strict=True))
         text += (
             f", and F rotated at random, which has the same spectrum, has a smaller rho in "
-            f"{above} of {len(layers)} {word}"
+            f"{above} of {count_text(len(layers), word)}"
         )
     return text + "."
 
@@ -87,13 +90,14 @@ def _answer(result: Trace, word: str) -> str:
     )
     if yes:
         text = (
-            f"{_QUESTION} Yes in {len(yes)} of {len(layers)} {word}{_where(result, yes)}, beyond "
-            f"random directions ({how})"
+            f"{_QUESTION} Yes in {len(yes)} of {count_text(len(layers), word)}"
+            f"{_where(result, yes)}, beyond random directions ({how})"
         )
         other = "the other one" if len(no) == 1 else f"the other {len(no)}"
         text += f"; not in {other}{_where(result, no)}" if no else ""
     else:
-        text = f"{_QUESTION} In none of {len(layers)} {word} more than random directions ({how})"
+        count = count_text(len(layers), word)
+        text = f"{_QUESTION} In none of {count} more than random directions ({how})"
     if away and len(away) == len(no):
         text += ", where most tokens move away"
     elif away:
@@ -138,9 +142,10 @@ def _end(result: Trace) -> list[str]:
         tilted = last.gamma > high
         stack = f" ({inert(name)})" if len(groups) > 1 else ""
         cosine = last.collapse.get("cosine")
+        steps = count_text(last.step + 1, "step")
         alike = "" if cosine is None else f" and the mean cosine of two tokens {cosine:.3f}"
         out.append(
-            f"{'Yes' if tilted else 'No'}{stack}: after {last.step + 1} steps their alignment is "
+            f"{'Yes' if tilted else 'No'}{stack}: after {steps} their alignment is "
             f"{last.gamma:.3f}{alike}, where one random direction in 40 has an alignment above "
             f"{high:.3f}"
         )
@@ -155,7 +160,7 @@ def _where(result: Trace, chosen: Sequence[LayerTrace]) -> str:
     parts = []
     for name, layers in groups.items():
         by_step = told_by_step(layers)
-        own = [row_name(x, by_step) for x in layers if x in chosen]
+        own = [x.step if by_step else x.layer for x in layers if x in chosen]
         if own:
             parts.append(f"{inert(name)} {layer_list(own)}" if len(groups) > 1 else layer_list(own))
     return f" ({'; '.join(parts)})"

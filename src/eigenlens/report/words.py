@@ -1,36 +1,51 @@
-"""Numbers in the form people read, and the sentence under a spectrum table."""
+"""Numbers, counts and lists in the form people read."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from eigenlens.spectra.principal import REGIMES
-from eigenlens.spectra.result import LayerSpectrum, Spectrum
+_LEAST = 3
+"""Decimals of an eigenvalue whose size is about 1."""
+MOST = 6
+"""Decimals beyond which a number takes an exponent."""
 
 
-def complex_text(value: complex) -> str:
-    """``+1.238`` or ``-0.133±2.169i`` (a pair is shown once); very small or large: ``+1.2e-05``."""
-    digits = _digits(abs(value))
+def decimals(sizes: Iterable[float], least: int = _LEAST) -> int:
+    """How many decimals a column has: the smallest of `sizes` keeps three significant digits.
+
+    `least` where the smallest is 0.1 or more. Zeros are not counted, nor what would take more than
+    `MOST` decimals, or has more than four digits before them: these are shown with an exponent.
+    """
+    needed = [
+        least if x >= 0.1 else max(least, 2 - math.floor(math.log10(x)))
+        for x in sizes
+        if math.isfinite(x) and 0 < x < _LARGE
+    ]
+    return max([least, *(n for n in needed if n <= MOST)])
+
+
+_LARGE = 1e4
+
+
+def leader_decimals(values: Iterable[complex]) -> int:
+    """`decimals` of eigenvalues that lead."""
+    return decimals(abs(complex(v)) for v in values)
+
+
+def complex_text(value: complex, places: int | None = None) -> str:
+    """``+1.238`` or ``-0.133±2.169i`` (a pair is shown once); very small or large: ``+1.24e-05``.
+
+    `places` are the decimals of the column that it stands in; alone it has its own.
+    """
+    digits = _digits(abs(value), leader_decimals([value]) if places is None else places)
     real = _signed(value.real, digits)
     return real if value.imag == 0 else f"{real}±{abs(value.imag):{digits}}i"
 
 
-def share_text(share: complex, whole: float) -> str:
-    """A head's part of an eigenvalue of modulus `whole`: ``+0.130+0.219i``.
-
-    All parts of one eigenvalue are shown to the same digits; an imaginary part below them is left
-    out.
-    """
-    digits = _digits(whole)
-    real, imag = _signed(share.real, digits), _signed(share.imag, digits)
-    return real if abs(share.imag) < 5e-4 * min(1.0, whole) else f"{real}{imag}i"
-
-
-def _digits(size: float) -> str:
-    """Three decimals for numbers that they fit, else two digits and an exponent."""
-    return ".3f" if size == 0 or 1e-3 <= size < 1e4 else ".1e"
+def _digits(size: float, places: int) -> str:
+    """So many decimals for numbers that they fit, else three digits and an exponent."""
+    return f".{places}f" if size == 0 or 10.0**-places <= size < _LARGE else ".2e"
 
 
 def _signed(x: float, digits: str) -> str:
@@ -39,9 +54,24 @@ def _signed(x: float, digits: str) -> str:
     return text if float(text) else text.replace("-", "+", 1)
 
 
-def size_of(x: float) -> str:
-    """A norm: ``5.06``, or ``1.2e-05`` where two decimals do not fit it."""
-    return f"{x:.2f}" if x == 0 or 0.01 <= x < 1e4 else f"{x:.1e}"
+def size_of(x: float, places: int | None = None) -> str:
+    """A norm: ``5.06``, ``0.0301``, or ``1.20e-05`` where decimals do not fit it."""
+    return f"{x:{_digits(x, decimals([x], 2) if places is None else places)}}"
+
+
+def fraction_text(x: float | None) -> str:
+    """A head's part of the whole: ``+0.431``, or a dash."""
+    return "-" if x is None else f"{x:+.3f}"
+
+
+def count_text(n: int, noun: str, nouns: str = "") -> str:
+    """``1 layer``, ``12 layers``; `nouns` where the plural is not made with an s."""
+    return f"{n} {noun if n == 1 else nouns or noun + 's'}"
+
+
+def separation_heading(order: str) -> str:
+    """What the steps to separate are called: under the order of a residual stream, depths."""
+    return "10x depth" if order == "real" else "10x after"
 
 
 def percent(x: float | None) -> str:
@@ -76,81 +106,3 @@ def layer_list(names: Sequence[int], limit: int = 6) -> str:
     parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
     more = f" and {len(parts) - limit} more" if len(parts) > limit else ""
     return ", ".join(parts[:limit]) + more
-
-
-_CROSS = (
-    "Cross attention reads the states of another stack: its regime is that of F alone, no token "
-    "passes it twice."
-)
-
-
-def spectrum_sentences(result: Spectrum) -> list[str]:
-    """What the table means, in plain words."""
-    layers = result.layers
-    if not layers:
-        return ["No layer has an attention matrix with a spectrum here."]
-    if len(layers) == 1:
-        return [" ".join(_one_layer(layers[0]))]
-    groups: dict[str, list[LayerSpectrum]] = {}
-    for layer in layers:
-        groups.setdefault(f"{layer.stack}{' cross' * (layer.kind == 'cross')}", []).append(layer)
-    if len(groups) == 1:
-        texts = [" ".join(_many_layers(layers))]
-    else:
-        texts = [f"{name}: {' '.join(_many_layers(group))}" for name, group in groups.items()]
-    if any(layer.kind == "cross" for layer in layers):
-        texts.append(_CROSS)
-    return texts
-
-
-def _many_layers(layers: Sequence[LayerSpectrum]) -> list[str]:
-    counts = Counter(layer.regime for layer in layers)
-    parts = []
-    for regime in REGIMES:
-        if counts[regime]:
-            where = layer_list([x.layer for x in layers if x.regime == regime])
-            noun = "layers" if counts[regime] > 1 else "layer"
-            parts.append(f"in {counts[regime]} {noun} ({where}) {REGIMES[regime]}")
-    out = [_upper("; ".join(parts)) + "."]
-    led = [x for x in layers if x.gap is not None and x.regime != "no_consensus"]
-    if len(led) > 1:
-        strong, weak = max(led, key=_gap), min(led, key=_gap)
-        out.append(
-            f"The lead is clearest in layer {strong.layer} ({percent(strong.gap)} ahead of the "
-            f"second) and weakest in layer {weak.layer} ({percent(weak.gap)})."
-        )
-    return out
-
-
-def _gap(layer: LayerSpectrum) -> float:
-    return layer.gap or 0.0
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _one_layer(layer: LayerSpectrum) -> list[str]:
-    shared = f", which is applied {layer.steps} times" if layer.steps > 1 else ""
-    out = [f"In this layer{shared}, {_meaning(layer)}."]
-    steps = steps_text(layer.steps_to_separate)
-    if steps != "-" and layer.order != "real":
-        enough = ""
-        if layer.steps > 1 and layer.steps_to_separate is not None:
-            reached = layer.steps_to_separate <= layer.steps
-            enough = ", within" if reached else ", more than"
-            enough += f" the {layer.steps} that the model takes"
-        out.append(
-            f"The second direction falls 10 times behind the first in {steps} steps{enough}."
-        )
-    return out
-
-
-def _meaning(layer: LayerSpectrum) -> str:
-    text = REGIMES[layer.regime]
-    if layer.regime == "complex_dominant" and layer.angle is not None:
-        size = math.degrees(abs(layer.angle))
-        angle = f"{size:.0f} degrees" if size >= 10 else f"{size:.2g} degrees"
-        per = "a step" if layer.order != "real" else "per unit of log depth"
-        text += f", {angle} {per}"
-    return text

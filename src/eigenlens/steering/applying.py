@@ -9,7 +9,7 @@ from typing import Any
 from eigenlens import __version__
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.steering.delta import read_delta
-from eigenlens.steering.forms import write_form
+from eigenlens.steering.forms import check_form, write_form
 from eigenlens.steering.written import Written
 
 
@@ -39,7 +39,7 @@ class Application:
         return [{**found["edit"], **plain}]
 
 
-def apply_delta(
+def apply(
     delta: str | Path,
     model: Any,
     place: str | Path,
@@ -69,7 +69,8 @@ def apply_delta(
     EigenlensError
         The delta is damaged or does not fit the model, or it cannot be written.
     """
-    edit = read_delta(delta)
     checkpoint = open_checkpoint(model, architecture)
+    check_form(checkpoint, place, form, force=force, link=link)
+    edit = read_delta(delta)
     written = write_form(checkpoint, edit, place, form, force=force, link=link)
     return Application(checkpoint.source_label, Path(delta), written)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
+from eigenlens.circuit.edits import RECORD
 from eigenlens.errors import EigenlensError, FormatError, OptionError, SourceError
 from eigenlens.inert import inert
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.folders import apart, copy_file, listed, new_folder
+from eigenlens.steering.notes import is_card, noted
 from eigenlens.steering.target import EDITABLE, FAINT, Realised, Target, find_target, sha256
 from eigenlens.steering.undo import (
-    RECORD,
     UNDO,
     read_edits,
     record_bytes,
@@ -38,6 +39,7 @@ from eigenlens.tensors.patch import (
 )
 from eigenlens.tensors.quantised import QuantisedStore
 from eigenlens.tensors.safetensors_file import SafetensorsFile
+from eigenlens.tensors.source import Source
 
 KNOWN_BY = (CONFIG, RECORD)
 """A folder that may be replaced holds one of these: a model's config, or a record of edits."""
@@ -68,7 +70,8 @@ def write_checkpoint(
     """Write a model's folder with an edit in it; the model is never instantiated.
 
     Of the edited shard only the tensor's bytes differ; every other file is copied (sharing its
-    blocks where the file system can). `eigenlens.json` and `eigenlens.undo` are added, from which
+    blocks where the file system can), but a model card gets a note at its top that its figures are
+    those of the original. `eigenlens.json` and `eigenlens.undo` are added, from which
     `unsteer` restores the bytes; a folder that was steered before keeps its earlier edits. One
     shard is moved at a time, block by block.
 
@@ -107,7 +110,7 @@ def write_checkpoint(
     job = _Job.plan(checkpoint, edit, find_target(checkpoint, edit))
     folder = Path(folder)
     apart(job.source, folder, own=True, inside=False)
-    with new_folder(folder, force=force, known_by=_known_by(folder)) as building:
+    with new_folder(folder, force=force, known_by=known_by(folder)) as building:
         copied = {name: job.copy(name, building, link) for name in job.plain}
         job.write_weights(building)
         job.write_record(building)
@@ -131,6 +134,7 @@ class _Job:
     files: tuple[str, ...]
     left_out: tuple[str, ...]
     before: list[dict[str, Any]]
+    cards: Mapping[str, bytes]
 
     @classmethod
     def plan(cls, checkpoint: Checkpoint, edit: Edit, target: Target) -> _Job:
@@ -148,9 +152,10 @@ class _Job:
         new, realised = target.edited(stored, edit)
         plain = tuple(name for name in files if name not in (RECORD, UNDO))
         edits = read_edits(source)
+        cards = {} if edits else _noted_cards(source, plain)
         return cls(
             source, edit, target, shard, stored, new, realised, untied, weights, plain,
-            tuple(left), edits,
+            tuple(left), edits, cards,
         )  # fmt: skip
 
     @property
@@ -167,9 +172,9 @@ class _Job:
     def texts(self) -> Mapping[str, bytes]:
         """Files whose content is given."""
         if self.untied is None:
-            return {}
+            return self.cards
         index = {} if self.untied.index is None else {INDEX: self.untied.index}
-        return {CONFIG: self.untied.config, **index}
+        return {CONFIG: self.untied.config, **index, **self.cards}
 
     @property
     def rewritten(self) -> tuple[str, ...]:
@@ -225,6 +230,8 @@ class _Job:
             "sha256_before": sha256(self.stored),
             "sha256_after": sha256(self.new),
         }
+        if self.cards:
+            record["noted"] = sorted(self.cards)
         if self.untied is not None:
             pieces += untied_pieces(number, self.untied, self.source)
             record["untied"] = untied_record(self.untied, self.source)
@@ -252,6 +259,7 @@ class _Job:
             sha256_before=sha256(self.stored),
             sha256_after=sha256(self.new),
             copied=copied,
+            noted=tuple(sorted(self.cards)),
             left_out=self.left_out,
             size=size,
             warnings=tuple(self._warnings()),
@@ -285,6 +293,14 @@ class _Job:
         return found
 
 
+def _noted_cards(folder: Path, files: Sequence[str]) -> dict[str, bytes]:
+    """The files that describe the model, with a note that its weights were edited."""
+    found = {
+        name: noted(name, inside(folder, name).read_bytes()) for name in files if is_card(name)
+    }
+    return {name: data for name, data in found.items() if data is not None}
+
+
 def _on_disk(checkpoint: Checkpoint, target: Target) -> Checkpoint:
     """The checkpoint as a folder of .safetensors files, or why it is none.
 
@@ -294,6 +310,25 @@ def _on_disk(checkpoint: Checkpoint, target: Target) -> Checkpoint:
         It is in memory, in another format, or the tensor is quantised.
     SourceError
         It cannot be fetched from the hub.
+    """
+    found = check_stored(checkpoint)
+    if target.dtype not in EDITABLE:
+        raise OptionError(
+            f"tensor '{inert(target.tensor)}' is quantised ({inert(target.dtype)}): an edit can be "
+            f"added to {', '.join(EDITABLE.values())}; dequantise the model first, {_IN_MEMORY}"
+        )
+    if found.folder is not None:
+        return checkpoint
+    return _fetched(checkpoint)
+
+
+def check_stored(checkpoint: Checkpoint) -> Source:
+    """The model's files, which must be .safetensors files.
+
+    Raises
+    ------
+    OptionError
+        It is in memory, or in another format.
     """
     found, label = checkpoint.source, checkpoint.source_label
     if found is None or found.format == "arrays":
@@ -310,14 +345,7 @@ def _on_disk(checkpoint: Checkpoint, target: Target) -> Checkpoint:
             f"{label} is stored as .bin, which is read but not written: save it with transformers "
             f"(save_pretrained writes .safetensors) and give that folder, {_IN_MEMORY}"
         )
-    if target.dtype not in EDITABLE:
-        raise OptionError(
-            f"tensor '{inert(target.tensor)}' is quantised ({inert(target.dtype)}): an edit can be "
-            f"added to {', '.join(EDITABLE.values())}; dequantise the model first, {_IN_MEMORY}"
-        )
-    if found.folder is not None:
-        return checkpoint
-    return _fetched(checkpoint)
+    return found
 
 
 def _fetched(checkpoint: Checkpoint) -> Checkpoint:
@@ -347,7 +375,7 @@ def _weight_files(checkpoint: Checkpoint, folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(folder).as_posix() for path in paths))
 
 
-def _known_by(folder: Path) -> tuple[str, ...]:
+def known_by(folder: Path) -> tuple[str, ...]:
     """`KNOWN_BY`; without config.json where that is none of a model, as many other folders hold."""
     path = folder.expanduser() / CONFIG
     if not path.is_file():

@@ -55,14 +55,7 @@ def write_delta(
     """
     target = find_target(checkpoint, edit)
     path = Path(path).expanduser()
-    if path.suffix != SUFFIX:
-        raise OptionError(f"{shown(path)}: a delta is a {SUFFIX} file; give it that ending")
-    if path.exists() and not force:
-        raise OptionError(
-            f"{shown(path)}: is there already; give another name, or --force to replace it"
-        )
-    if path.exists():
-        _check_delta(path)
+    check_delta_place(path, force=force)
     metadata = {"format": SCHEMA, "layer": str(edit.layer)}
     metadata |= {name: str(getattr(edit, name)) for name in TEXTS}
     arrays = {name: np.asarray(getattr(edit, name)) for name in VECTORS}
@@ -71,6 +64,31 @@ def write_delta(
     replace_file(path.resolve(), lambda place: write_pieces(place, pieces, metadata))
     size = path.stat().st_size
     return Written(edit, "delta", path, (path.name,), target.tensor, path.name, size=size)
+
+
+def check_delta_place(path: Path, *, force: bool) -> None:
+    """Refuse a place where no delta can be written.
+
+    Raises
+    ------
+    OptionError
+        The name has another ending, something is there, or the folder is not.
+    FormatError
+        What is there and would be replaced is no delta.
+    """
+    if path.suffix != SUFFIX:
+        raise OptionError(f"{shown(path)}: a delta is a {SUFFIX} file; give it that ending")
+    if path.exists() and not force:
+        raise OptionError(
+            f"{shown(path)}: is there already; give another name, or --force to replace it"
+        )
+    if path.exists():
+        _check_delta(path)
+    if not path.parent.is_dir():
+        raise OptionError(
+            f"cannot write {shown(path)}: there is no folder {shown(path.parent)}; make it, or "
+            "give another place"
+        )
 
 
 def read_delta(path: str | Path) -> Edit:

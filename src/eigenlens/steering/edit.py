@@ -117,3 +117,8 @@ class Edit:
         from eigenlens.steering.applied import applied
 
         return applied(self, model)
+
+
+def relative_norm(dW_norm: float, size: float) -> float | None:
+    """``|dW| / |W|``; None where W is zero, as that of a layer which adds nothing."""
+    return dW_norm / size if size else None

@@ -124,8 +124,20 @@ def spectrum_change(circuit: OVCircuit, edit: Edit) -> Change:
 
 def alpha_qu(circuit: OVCircuit, edit: Edit) -> float:
     """``strength q.u``, ``q = W_V^T w``: about the new eigenvalue where it is large."""
-    q = repeated_values(circuit).T @ np.asarray(edit.w, dtype=np.float64)
+    q = read_of(circuit, edit)
     return float(edit.strength * (q @ np.asarray(edit.direction, dtype=np.float64)))
+
+
+def read_of(circuit: OVCircuit, edit: Edit) -> Vector:
+    """``q = W_V^T w``: what the term reads of a token's state."""
+    return np.asarray(repeated_values(circuit).T @ np.asarray(edit.w, dtype=np.float64))
+
+
+def leader_with(circuit: OVCircuit, edit: Edit) -> Leader:
+    """What leads the layer with an edit, by the certified solver."""
+    with threads_for(circuit.rank_bound):
+        found = analyse(edited_circuit(circuit, edit), SpectrumOptions(k=_LEADERS))
+    return _leader(found, np.asarray(edit.direction, dtype=np.float64))
 
 
 def _leader(found: LayerSpectrum, u: Vector) -> Leader:
@@ -138,7 +150,7 @@ def _formula(circuit: OVCircuit, edit: Edit, after: LayerSpectrum) -> Formula | 
     """None where the term is too weak to make a pair of its own."""
     u = np.asarray(edit.direction, dtype=np.float64)
     written = np.asarray(edit.written, dtype=np.float64)
-    q = repeated_values(circuit).T @ np.asarray(edit.w, dtype=np.float64)
+    q = read_of(circuit, edit)
     try:
         pair = top_pair(
             Factors(circuit.grouped_output(), circuit.value()), written, q, edit.strength

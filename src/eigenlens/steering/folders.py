@@ -53,7 +53,7 @@ def new_folder(folder: Path, *, force: bool, known_by: Sequence[str]) -> Iterato
     """
     folder = Path(os.path.realpath(folder.expanduser()))
     clean(folder)
-    _allowed(folder, force, known_by)
+    check_free(folder, force, known_by)
     building: Path | None = None
     lock: int | None = None
     made = [p for p in (folder.parent, *folder.parent.parents) if not p.exists()]
@@ -152,7 +152,14 @@ def _locked(folder: Path) -> int | None:
     return handle
 
 
-def _allowed(folder: Path, force: bool, known_by: Sequence[str]) -> None:
+def check_free(folder: Path, force: bool, known_by: Sequence[str]) -> None:
+    """Refuse a folder that `new_folder` would not make or replace.
+
+    Raises
+    ------
+    OptionError
+        See `new_folder`.
+    """
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():

@@ -14,9 +14,10 @@ from eigenlens.circuit.describe import describe
 from eigenlens.live.batches import make_batches, special_ids
 from eigenlens.steering.continuations import Continuation, continued, starts_of
 from eigenlens.steering.directions import Direction, says
-from eigenlens.steering.edit import Edit
+from eigenlens.steering.edit import Edit, relative_norm
 from eigenlens.steering.eigenpair import alpha_qu, spectrum_change
 from eigenlens.steering.evaluate import Study
+from eigenlens.steering.leading import spectrum_warnings
 from eigenlens.steering.live_choices import direction_of, probe_of, strength_of, sweep_of
 from eigenlens.steering.live_job import Job, Ticker
 from eigenlens.steering.measures import Measure
@@ -27,11 +28,7 @@ from eigenlens.steering.probes import Probe
 from eigenlens.steering.push import Added, Term
 from eigenlens.steering.result import Steering
 from eigenlens.steering.stage import Stage, find_stage
-from eigenlens.steering.steer import (
-    at_strength,
-    make_edit,
-    spectrum_warnings,
-)
+from eigenlens.steering.steer import at_strength, make_edit
 from eigenlens.steering.strength import (
     kl_of,
     match_kl,
@@ -135,7 +132,7 @@ def _steer(job: Job) -> Steering:
         says=says(session.checkpoint, found.vector),
         calls=stage.calls,
         alpha_qu=alpha_qu(circuit, edit) if options.site == "attention" else None,
-        relative_norm=edit.dW_norm / _size(stage),
+        relative_norm=relative_norm(edit.dW_norm, _size(stage)),
         realised=realised[0],
         spectrum=change,
         before=before,

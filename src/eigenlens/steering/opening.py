@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +17,12 @@ from eigenlens.live.load import load_model
 from eigenlens.live.places import Place
 from eigenlens.live.session import Session, open_session, session_of
 from eigenlens.live.threads import one_if
-from eigenlens.live.tokenizer import load_tokenizer
+from eigenlens.live.tokenizer import Split, Tokenizer, load_tokenizer
 from eigenlens.prompts import SPLITTERS
 from eigenlens.tensors.source import Source, resolve
 
 Head = Literal["causal", "masked"]
+Before = Callable[[Tokenizer | None, Checkpoint], None]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def open_subject(
     device: str = "cpu",
     architecture: Any = None,
     trust_remote_code: bool = False,
+    before: Before | None = None,
 ) -> Subject:
     """Load a model with its head, or take a live one as it is.
 
@@ -70,6 +73,9 @@ def open_subject(
         A path, hub id or ``sample:NAME``; a live transformers model; a `Session`; or a `Subject`.
     dtype, device, architecture, trust_remote_code
         See `eigenlens.live.session.open_session`; not used for a live model.
+    before
+        Called once tokenizer and files are open, before the model's weights are loaded: what it
+        raises costs nobody the load. Not called for what is in memory already.
 
     Raises
     ------
@@ -88,6 +94,9 @@ def open_subject(
     found = source if isinstance(source, Source) else resolve(source)
     checkpoint = open_checkpoint(found, architecture)
     split = SPLITTERS.get(found.label.removeprefix("sample:"))
+    tokenizer, notes = _tokenizer(found, split, trust_remote_code)
+    if before is not None:
+        before(tokenizer, checkpoint)
     both = bool(found.config.get("is_encoder_decoder"))
     if not has_head(checkpoint) or both:
         session = open_session(
@@ -96,8 +105,9 @@ def open_subject(
             device=device,
             architecture=architecture,
             trust_remote_code=trust_remote_code,
-            split=split,
+            tokenizer=False,
         )
+        session = _with_tokenizer(session, tokenizer, notes)
         why = (
             "of an encoder-decoder only the states are measured"
             if both
@@ -107,11 +117,24 @@ def open_subject(
         return replace(_subject(session), head=None, warnings=(*session.warnings, note))
     model = load_model(found, dtype, head=True, device=device, trust_remote_code=trust_remote_code)
     session = session_of(model, found, architecture=architecture)
+    return _subject(_with_tokenizer(session, tokenizer, notes))
+
+
+def _tokenizer(
+    source: Source, split: Split | None, trust_remote_code: bool
+) -> tuple[Tokenizer | None, tuple[str, ...]]:
+    """The tokenizer, or why there is none."""
     try:
-        tokenizer = load_tokenizer(found, split, trust_remote_code=trust_remote_code)
+        return load_tokenizer(source, split, trust_remote_code=trust_remote_code), ()
     except SourceError as error:
-        return _subject(replace(session, warnings=(str(error),)))
-    return _subject(replace(session, tokenizer=tokenizer))
+        return None, (str(error),)
+
+
+def _with_tokenizer(
+    session: Session, tokenizer: Tokenizer | None, notes: tuple[str, ...]
+) -> Session:
+    """The same session; one that sees images reads no text."""
+    return session if session.vision else replace(session, tokenizer=tokenizer, warnings=notes)
 
 
 def _subject(session: Session) -> Subject:

@@ -185,6 +185,11 @@ def _ridged(moments: Moments) -> Float[np.ndarray, "m m"]:
     """``C + rho I``."""
     m = len(moments.mean)
     rho = RIDGE * float(np.trace(moments.second)) / m
+    if not np.isfinite(rho):
+        raise NumericsError(
+            "what the matrix reads is NaN or infinite over the calibration text: the weights are "
+            "damaged, or need a wider dtype; eigenlens trace names the first layer where it is so"
+        )
     if not rho > 0:
         raise NumericsError("what the matrix reads is 0 over all of the calibration text")
     return np.asarray(moments.second + rho * np.eye(m))

@@ -68,6 +68,17 @@ def secular(F: Matrix | Factors, u: Vector, q: Vector, alpha: float, value: comp
     return complex(1.0 - alpha * (q @ _resolvent(F, complex(value))(u)))
 
 
+def at_value(F: Matrix | Factors, u: Vector, q: Vector, value: float) -> tuple[float, Vector]:
+    """The strength at which ``F + alpha u q^T`` has a given eigenvalue, and its vector.
+
+    ``alpha = 1 / q^T (value I - F)^-1 u`` and ``(value I - F)^-1 u``, not normed; inf where no
+    strength gives the value. One LU factorisation.
+    """
+    vector = np.asarray(_resolvent(F, complex(value))(u))
+    reach = float(q @ vector)
+    return (1 / reach if reach else float("inf")), vector
+
+
 def top_pair(F: Matrix | Factors, u: Vector, q: Vector, alpha: float) -> TopPair:
     """The pair that the term brings, by Newton's method on the secular equation from ``alpha q.u``.
 

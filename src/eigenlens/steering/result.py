@@ -8,7 +8,6 @@ from typing import Any
 
 from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.errors import OptionError
-from eigenlens.inert import inert
 from eigenlens.shown import Shown
 from eigenlens.steering.continuations import Continuation
 from eigenlens.steering.directions import Direction
@@ -217,29 +216,6 @@ class Steering(Shown, shown_as="steer"):
         if self.activation is not None:
             points.append(("activation addition", self.activation))
         return [{**head, "method": name, **_flat(m)} for name, m in points]
-
-
-def check_form(
-    checkpoint: Checkpoint, folder: str | Path, form: str, *, force: bool = False
-) -> None:
-    """Refuse what cannot be written before any work is done.
-
-    Raises
-    ------
-    OptionError
-        The place is taken, or the model is not stored in a way that a checkpoint is written in.
-    """
-    place = Path(folder)
-    if (place.exists() or place.is_symlink()) and not force:
-        raise OptionError(
-            f"'{inert(str(folder))}' is there already: name another place, or give --force"
-        )
-    stored = None if checkpoint.source is None else checkpoint.source.format
-    if form == "checkpoint" and stored != "safetensors":
-        raise OptionError(
-            f"{checkpoint.source_label} is stored as {stored or 'arrays'}: an edited checkpoint is "
-            "written of .safetensors files only; use --as lora or --as delta"
-        )
 
 
 def point(m: Measure) -> dict[str, Any]:

@@ -15,14 +15,15 @@ from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.errors import OptionError
 from eigenlens.steering.directions import Direction, names_of, of_layer, says, unit
-from eigenlens.steering.edit import Edit
+from eigenlens.steering.edit import Edit, relative_norm
 from eigenlens.steering.eigenpair import alpha_qu, spectrum_change
+from eigenlens.steering.leading import spectrum_warnings
 from eigenlens.steering.opening import layer_index
 from eigenlens.steering.options import SteerOptions, token_list, two_texts
 from eigenlens.steering.probes import PROBES, Probe, Reader, placed, reader, scaled
 from eigenlens.steering.result import Steering
-from eigenlens.steering.token_directions import from_vocabulary, of_tokens
-from eigenlens.steering.vector_files import of_file
+from eigenlens.steering.token_directions import check_tokens, from_vocabulary, of_tokens
+from eigenlens.steering.vector_files import check_vector_file, of_file
 
 Progress = Callable[[int, int, str], None]
 """Called with (parts done, parts in all, what is done)."""
@@ -134,12 +135,21 @@ def steer(
         batch_size=batch_size,
         seed=seed,
     )
+    if isinstance(direction, (str, Path)):
+        check_vector_file(Path(direction))
     if options.weights_only:
         if calibrate is not None or evaluate is not None:
             raise OptionError("texts are not read with --weights-only: leave one of the two out")
         return from_weights(open_checkpoint(source, architecture), options)
     from eigenlens.steering.live_run import run
     from eigenlens.steering.opening import open_subject
+    from eigenlens.steering.texts import check_sources
+
+    check_sources(calibrate, evaluate, *(options.contrast or ()))
+
+    def before(tokenizer: Any, checkpoint: Checkpoint) -> None:
+        if options.token:
+            check_tokens(options.token, tokenizer, checkpoint)
 
     subject = open_subject(
         source,
@@ -147,6 +157,7 @@ def steer(
         device=device,
         architecture=architecture,
         trust_remote_code=trust_remote_code,
+        before=before,
     )
     return run(subject, options, calibrate, evaluate, progress)
 
@@ -183,8 +194,9 @@ def from_weights(checkpoint: Checkpoint, options: SteerOptions) -> Steering:
         says=says(checkpoint, found.vector),
         calls=circuit.steps,
         alpha_qu=alpha_qu(circuit, edit),
-        relative_norm=edit.dW_norm
-        / float(np.linalg.norm(np.asarray(circuit.W_O, dtype=np.float64))),
+        relative_norm=relative_norm(
+            edit.dW_norm, float(np.linalg.norm(np.asarray(circuit.W_O, dtype=np.float64)))
+        ),
         realised=None,
         spectrum=change,
         before=None,
@@ -273,26 +285,3 @@ def make_edit(
         strength=strength,
         label=found.label,
     )
-
-
-def spectrum_warnings(circuit: OVCircuit, edit: Edit, change: Any) -> list[str]:
-    """What must be told where the direction does not come out on top."""
-    size = alpha_qu(circuit, edit)
-    if edit.strength > 0 and size <= 0:
-        return [
-            f"q.u is {size / edit.strength:.3g}, not positive: the edit pushes the eigenvalue of "
-            "the direction down, so that it cannot lead; use another probe"
-        ]
-    if edit.strength > 0 and change.after.cos_direction < 0.9:
-        own = change.before.eigenvalue
-        ahead = own.real if change.before.order == "real" else abs(1 + own) - 1
-        above = edit.strength * ahead / size
-        enough = ", too near, so that the two mix: a larger strength parts them"
-        if above > edit.strength:
-            enough = f", above that from strength {above:.3g} on"
-        return [
-            f"at strength {edit.strength:.3g} the direction is not the leading eigenvector (cosine "
-            f"{change.after.cos_direction:.2f}): strength x q.u is {size:.3g}, the layer's own "
-            f"leader {ahead:.3g}{enough}"
-        ]
-    return []

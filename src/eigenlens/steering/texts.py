@@ -11,7 +11,7 @@ from typing import Any
 from eigenlens.errors import OptionError
 from eigenlens.inert import inert
 from eigenlens.live.session import Session
-from eigenlens.prompts import SPLITTERS, read_prompts
+from eigenlens.prompts import SPLITTERS, check_file, read_prompts
 from eigenlens.tracing.feed import Feed, Prompts, read_feed
 
 Texts = str | Path | Sequence[str] | Sequence[Sequence[int]]
@@ -77,6 +77,19 @@ def read_sets(
         b = tuple(ids for ids in b if ids not in shared)
         warnings.append(f"{len(shared)} prompts that are calibrated on are not evaluated on")
     return Sets(a, b, (from_a, from_b), tuple(warnings))
+
+
+def check_sources(*given: Any) -> None:
+    """Refuse files of texts that are not there, before a model is loaded; None is none.
+
+    Raises
+    ------
+    FormatError
+        See `eigenlens.prompts.check_file`.
+    """
+    for source in given:
+        if isinstance(source, (str, Path)):
+            check_file(source)
 
 
 def _prompts(given: Any) -> Prompts:

@@ -19,7 +19,8 @@ from eigenlens.errors import (
 from eigenlens.inert import inert
 from eigenlens.live.batches import make_batches
 from eigenlens.live.session import hooked
-from eigenlens.steering.directions import Direction, unit
+from eigenlens.live.tokenizer import Tokenizer
+from eigenlens.steering.directions import Direction, names_of, unit
 from eigenlens.steering.opening import Subject
 from eigenlens.steering.stage import last_states
 from eigenlens.steering.texts import check_text
@@ -84,6 +85,23 @@ def _short(text: str) -> str:
     """A text for a message: what somebody typed may be of any length."""
     shown = inert(text[:60])
     return f"{shown}..." if len(text) > 60 else shown
+
+
+def check_tokens(
+    tokens: Sequence[str | int], tokenizer: Tokenizer | None, checkpoint: Checkpoint
+) -> None:
+    """Refuse texts that are no single token, from the tokenizer alone: no weight is read.
+
+    Raises
+    ------
+    OptionError, SourceError
+        See `token_ids` and `from_vocabulary`.
+    """
+    if tokenizer is None or tokenizer.bare is None:
+        from_vocabulary(checkpoint, tokens)
+    else:
+        names = names_of(tokenizer, checkpoint)
+        token_ids(tokens, tokenizer.bare, names, 1 << 31)  # the model knows how many it has
 
 
 def from_vocabulary(checkpoint: Checkpoint, texts: Sequence[str | int]) -> tuple[int, ...]:

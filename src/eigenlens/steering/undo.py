@@ -2,7 +2,8 @@
 
 ``eigenlens.json`` lists the edits, the oldest first, with SHA-256 of the tensor before and after;
 ``eigenlens.undo`` (a safetensors file by content) keeps the tensors as they were, under the edits'
-numbers. Edits are undone in turn, the youngest first. Where an edit untied shared layers, the undo
+numbers. Edits are undone in turn, the youngest first; with the first edit the note that it put in
+the model's card goes (see `eigenlens.steering.notes`). Where an edit untied shared layers, the undo
 file also keeps config, index and headers, and the shared files are made again from them.
 """
 
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from eigenlens import __version__
+from eigenlens.circuit.edits import RECORD, SCHEMA
 from eigenlens.errors import FormatError, SourceError
 from eigenlens.inert import inert
 from eigenlens.steering.folders import clean, copy_file, listed, new_folder, replace_file
+from eigenlens.steering.notes import is_card, without
 from eigenlens.steering.target import sha256
 from eigenlens.steering.untie import CONFIG, INDEX, Untied, file_sha256, header_of
 from eigenlens.tensors.files import read_json, shown
@@ -39,9 +42,7 @@ from eigenlens.tensors.patch import (
 from eigenlens.tensors.safetensors_file import SafetensorsFile
 from eigenlens.writing import write_atomically
 
-RECORD = "eigenlens.json"
 UNDO = "eigenlens.undo"
-SCHEMA = "eigenlens.steered/1"
 UNDO_SCHEMA = "eigenlens.undo/1"
 _TEXTS = ("tensor", "file", "sha256_before", "sha256_after")
 
@@ -195,8 +196,25 @@ def unsteer(folder: str | Path) -> Undone:
         _tie(folder, edit, left)
         return Undone(folder, edit, len(left))
     resumed = _restore(folder, edit, len(left))
+    for name in _noted(edit):
+        if _is_file(folder / name):
+            _take_note_out(inside(folder, name), name)
     _forget(folder, left)
     return Undone(folder, edit, len(left), resumed)
+
+
+def _noted(edit: Mapping[str, Any]) -> list[str]:
+    """The cards that an edit put a note in."""
+    names = edit.get("noted")
+    known = names if isinstance(names, list) else []
+    return [name for name in known if isinstance(name, str) and is_card(name)]
+
+
+def _take_note_out(path: Path, name: str) -> None:
+    data = path.read_bytes()
+    as_before = without(name, data)
+    if as_before != data:
+        write_atomically(path, as_before)
 
 
 def _weights(folder: Path, edit: Mapping[str, Any]) -> SafetensorsFile:
@@ -333,12 +351,15 @@ def _tie(folder: Path, edit: Mapping[str, Any], left: list[dict[str, Any]]) -> N
             "undone, take the record from where the folder was written"
         )
     files, _ = listed(folder)
+    noted = _noted(edit)
     with new_folder(folder, force=True, known_by=(RECORD,)) as building:
         for file in files:
             if file in (RECORD, UNDO):
                 continue
             target = building / file
-            if file in texts:
+            if file in noted:
+                write_new(target, without(file, inside(folder, file).read_bytes()))
+            elif file in texts:
                 write_new(target, undo.read(f"{number}/{file}").tobytes())
             elif file in hashes:
                 header = undo.read(f"{number}/{file}").tobytes()

@@ -17,6 +17,23 @@ from eigenlens.tensors.safetensors_file import SafetensorsFile
 from eigenlens.tensors.store import TensorStore
 
 
+def check_vector_file(place: Path) -> None:
+    """Refuse a file that is not there, or of a kind that directions are not read from.
+
+    Raises
+    ------
+    FormatError
+        It is.
+    """
+    if place.suffix.lower() not in READERS:
+        raise FormatError(
+            f"{shown(place)}: directions are read from {', '.join(READERS)} files; save the "
+            "vector as one of them"
+        )
+    if not place.is_file():
+        raise FormatError(f"{shown(place)}: no such file; check the path")
+
+
 def of_file(path: str | Path, d: int, layer: int) -> Direction:
     """A vector in a .npy, .safetensors or .gguf file.
 
@@ -39,15 +56,8 @@ def of_file(path: str | Path, d: int, layer: int) -> Direction:
         See `unit`.
     """
     place = Path(path)
-    kind = place.suffix.lower()
-    if kind not in READERS:
-        raise FormatError(
-            f"{shown(place)}: directions are read from {', '.join(READERS)} files; save the "
-            "vector as one of them"
-        )
-    if not place.is_file():
-        raise FormatError(f"{shown(place)}: no such file; check the path")
-    vector, name = READERS[kind](place, layer)
+    check_vector_file(place)
+    vector, name = READERS[place.suffix.lower()](place, layer)
     through = f"'{inert(name)}' of the file" if name else "the file's vector"
     return Direction(
         unit(vector, d, f"{shown(place)}{f' ({inert(name)})' if name else ''}"),

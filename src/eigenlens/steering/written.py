@@ -32,6 +32,8 @@ class Written:
         Of the tensor's bytes; None where none was changed.
     copied
         How each other file came over: `copy`, `reflink` or `link`.
+    noted
+        Files that describe the model and got a note that its weights were edited.
     left_out
         Files and folders of the source that were not taken over.
     size
@@ -52,6 +54,7 @@ class Written:
     sha256_before: str | None = None
     sha256_after: str | None = None
     copied: Mapping[str, str] = field(default_factory=dict)
+    noted: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     size: int = 0
     warnings: tuple[str, ...] = ()
@@ -70,9 +73,15 @@ class Written:
             "changed": self.changed,
             "sha256_before": self.sha256_before,
             "sha256_after": self.sha256_after,
+            "noted": list(self.noted),
             "left_out": list(self.left_out),
             "size": self.size,
         }
+
+
+def same_edit(edit: Edit, held: Mapping[str, Any]) -> bool:
+    """Whether a record of an edit is that of `edit`, whatever the model was called."""
+    return all(held.get(k) == v for k, v in describe(edit).items() if k != "model")
 
 
 def describe(edit: Edit) -> dict[str, Any]:

@@ -137,8 +137,8 @@ def _resolve_folder(folder: Path, label: str) -> Source:
         hint = f"; it holds {inert(gguf[0].name)}: give that file" if gguf else ""
         if (folder / "adapter_config.json").exists():
             hint = (
-                ": it holds an adapter; trace and simulate run it with its base; here merge the two "
-                "with peft, and give the result"
+                ": it holds an adapter; trace and simulate run it with its base; here merge the "
+                "two with peft, and give the result"
             )
         raise SourceError(
             f"{shown(folder)}: has no config.json, so is not a model "

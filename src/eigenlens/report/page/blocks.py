@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eigenlens.report.page.embed import table, text
-from eigenlens.report.page.gather import Material
+from eigenlens.report.page.embed import prose, table, text
+from eigenlens.report.page.gather import Material, why_no_tokens
 from eigenlens.report.page.sections import Section
 from eigenlens.report.page.summary import Answer, regime_runs
 from eigenlens.report.page.tables import TABLES, data_table, token_table
 from eigenlens.report.panels.figure import REGIME_COLOURS, Columns, Figure, n_rows
 from eigenlens.report.panels.table import FIGURES
 from eigenlens.report.plots.table import PLOTS
-from eigenlens.report.words import regime_text
+from eigenlens.report.simulate_tables import too_short_sentence
+from eigenlens.report.words import count_text, regime_text
 from eigenlens.spectra.result import Spectrum
 
 _LIGHT = ("complex_dominant", "flip", "near_degenerate", "no_consensus")
@@ -25,8 +26,7 @@ EMPTY = {
     "depth": "No layer has an F with a spectrum.",
     "regimes": "No layer has an F with a spectrum.",
     "heads": "The spectrum that was handed over has no heads (per_head=True computes them).",
-    "tokens": "The leading directions cannot be read in tokens: this model has no token embedding "
-    "or comes without a vocabulary, or the kernel leads every layer.",
+    "tokens": "The spectrum that was handed over has no tokens (decode=8 reads them).",
     "alignment": "No layer was traced.",
     "collapse": "No layer was traced.",
     "sphere": "No state was captured.",
@@ -65,8 +65,8 @@ def summary(answers: Sequence[Answer], spectrum: Spectrum | None, notes: Sequenc
         kind = f"card{size}{' unknown' * (not answer.known)}"
         cards.append(
             f'<div class="{kind}"><h3>{text(answer.question)}</h3>'
-            f'<p class="verdict">{text(answer.verdict)}</p>'
-            f'<p class="detail">{text(answer.detail)}</p></div>'
+            f'<p class="verdict">{prose(answer.verdict)}</p>'
+            f'<p class="detail">{prose(answer.detail)}</p></div>'
         )
     few = " two" if len(answers) in (2, 4) else ""
     parts = [
@@ -76,8 +76,8 @@ def summary(answers: Sequence[Answer], spectrum: Spectrum | None, notes: Sequenc
     if spectrum is not None and len(spectrum.layers) > 1:
         parts.append(_strip(spectrum))
     if notes:
-        items = "".join(f"<li>{text(note)}</li>" for note in notes)
-        count = f"{len(notes)} note{'s' * (len(notes) != 1)} on these results"
+        items = "".join(f"<li>{prose(note)}</li>" for note in notes)
+        count = f"{count_text(len(notes), 'note')} on these results"
         parts.append(f'<details class="notes"><summary>{count}</summary><ul>{items}</ul></details>')
     return "".join(parts) + "</section>"
 
@@ -122,7 +122,7 @@ def draw(section: Section, material: Material) -> Drawn:
     result = getattr(material, section.needs)
     if result is None:
         reason = material.missing.get(section.needs, "it was not computed")
-        note = f'<p class="note">Left out: {text(reason)}</p>'
+        note = f'<p class="note">Left out: {prose(reason)}</p>'
         return Drawn(f"{head}{note}</section>", {}, {}, reason)
     figures: list[str] = []
     plots: dict[str, Any] = {}
@@ -162,7 +162,21 @@ def _empty(name: str, material: Material) -> str:
             return EMPTY["eigenvalues"]
         if name == "heads" and any(x.heads for x in found.layers):
             return "Every head of these layers is 0 or is not square."
+        if name == "tokens":
+            return _no_tokens(found, material)
     return EMPTY[name]
+
+
+def _no_tokens(found: Spectrum, material: Material) -> str:
+    """Why no leading direction was read in tokens: the first reason that holds."""
+    because = "The leading directions cannot be read in tokens: "
+    if material.checkpoint is not None:
+        reason = why_no_tokens(material.checkpoint)
+        if reason:
+            return f"{because}{reason}."
+    if all(x.target == "kernel" for x in found.layers):
+        return f"{because}the kernel leads every layer, so there is no single direction."
+    return EMPTY["tokens"]
 
 
 def more(name: str, material: Material) -> str:
@@ -171,21 +185,23 @@ def more(name: str, material: Material) -> str:
         return f"Here {material.states.plane_of}."
     if name == "trajectory" and material.simulate is not None:
         o = material.simulate.options
-        starts = f"{o['starts']} start{'s' * (o['starts'] != 1)} of {o['n_tokens']} tokens"
+        starts = f"{count_text(o['starts'], 'start')} of {count_text(o['n_tokens'], 'token')}"
         ffn = "with" if o["ffn"] else "without"
-        return f"Here {starts}, {o['norm']} norm, {o['mask']} mask, {ffn} the feed-forward part."
+        how = f"Here {starts}, {o['norm']} norm, {o['mask']} mask, {ffn} the feed-forward part."
+        return f"{how} {too_short_sentence(material.simulate)}".strip()
     if name in ("alignment", "collapse") and material.trace is not None:
         o = material.trace.options
         tokens = max((x.n_tokens for x in material.trace.layers), default=0)
-        return f"Here {o['n_prompts']} prompts ({o['prompts']}), {tokens} tokens."
+        prompts = count_text(o["n_prompts"], "prompt")
+        return f"Here {prompts} ({o['prompts']}), {count_text(tokens, 'token')}."
     return ""
 
 
 def _figure(figure: Figure, data: Columns, plotted: bool, extra: str, alone: bool) -> str:
     heading = "" if alone else f"<h3>{text(figure.title)}</h3>"
-    caption = text(figure.caption)
+    caption = prose(figure.caption)
     if extra:
-        caption += f' <span class="more">{text(extra)}</span>'
+        caption += f' <span class="more">{prose(extra)}</span>'
     wide = " full" if figure.name == "regimes" else ""
     parts = [f'<figure class="{figure.name}{wide}" id="figure-{figure.name}">']
     if plotted:
@@ -245,4 +261,5 @@ def _option(value: Any) -> str:
 
 
 def _model_line(model: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v}" for k, v in model.items() if v is not None)
+    known = {k: v for k, v in model.items() if v is not None and (k != "edits" or v)}
+    return ", ".join(f"{k} {v}" for k, v in known.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,16 @@ _UNSAFE = {
 def text(value: object) -> str:
     """A text as HTML: control characters visible, markup inert."""
     return html.escape(inert(str(value)))
+
+
+_UNIT = re.compile(r"(\d) (?=%|(?:degrees?|rad|times|steps?|layers?|tokens?|prompts?)\b)")
+
+_NOUN = re.compile(r"\b(layers?|steps?) (?=\d)")
+
+
+def prose(value: object) -> str:
+    """`text` of a sentence, in which a number and its unit are never on two lines."""
+    return _NOUN.sub("\\1\u00a0", _UNIT.sub("\\1\u00a0", text(value)))
 
 
 def script_json(value: Any) -> str:

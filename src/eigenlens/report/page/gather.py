@@ -198,11 +198,24 @@ def _spectrum(
 
 def has_tokens(checkpoint: Checkpoint) -> bool:
     """Whether the model's vectors can be read in tokens: it has an embedding and a vocabulary."""
+    return why_no_tokens(checkpoint) is None
+
+
+def why_no_tokens(checkpoint: Checkpoint) -> str | None:
+    """Why the model's vectors cannot be read in tokens; None where they can."""
+    if checkpoint.source is None:
+        return "plain matrices come without a vocabulary"
     try:
-        readout = checkpoint.readout
-        return readout.has_vocabulary and bool(checkpoint.source and checkpoint.source.tokens())
+        if not checkpoint.readout.has_vocabulary:
+            return "this model has no token embedding"
     except EigenlensError:
-        return False
+        return "the embedding of this model cannot be read"
+    try:
+        return None if checkpoint.source.tokens() else "this model comes without a vocabulary"
+    except SourceError:  # there is no such file
+        return "this model comes without a vocabulary"
+    except EigenlensError:
+        return "the vocabulary of this model cannot be read"
 
 
 Timed = Callable[[str], AbstractContextManager[None]]

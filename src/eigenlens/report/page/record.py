@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eigenlens.report.names import left_out_texts
 from eigenlens.report.page.blocks import Drawn
 from eigenlens.report.page.embed import plain, rounded
 from eigenlens.report.page.gather import Material, Options
@@ -63,9 +64,9 @@ def warnings_of(material: Material, veil: Veil) -> list[str]:
     for result in (material.spectrum, material.trace, material.simulate, material.states):
         found += [] if result is None else list(result.warnings)
     if material.spectrum is not None:
-        found += [
-            f"{s.stack} layer {s.layer} left out: {s.reason}" for s in material.spectrum.skipped
-        ]
+        shown = [(x.stack, x.kind) for x in material.spectrum.layers]
+        skipped = [(s.stack, s.layer, s.reason) for s in material.spectrum.skipped]
+        found += left_out_texts(shown, skipped)
     return list(dict.fromkeys(veil.text(w) for w in found))
 
 

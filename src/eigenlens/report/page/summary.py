@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eigenlens.dynamics.result import Simulation
+from eigenlens.report.names import Names
 from eigenlens.report.page.gather import Material
-from eigenlens.report.panels.figure import labels_of
-from eigenlens.report.simulate_tables import outcome_sentence
+from eigenlens.report.sentences import spectrum_sentences
+from eigenlens.report.simulate_tables import outcome_sentence, too_short_sentence
 from eigenlens.report.trace_words import trace_sentences
 from eigenlens.report.words import (
     complex_text,
+    count_text,
+    decimals,
     layer_list,
     percent,
     regime_text,
     size_of,
-    spectrum_sentences,
     steps_text,
 )
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
@@ -87,7 +89,7 @@ def _regime(result: Spectrum) -> Answer:
     elif len(counts) > 1 and counts[1][1] == most:
         verdict = ", ".join(f"{n} {regime_text(r)}" for r, n in counts)
     elif len(counts) > 1:
-        verdict += f" in {most} of {len(layers)} layers"
+        verdict += f" in {most} of {count_text(len(layers), 'layer')}"
     return Answer(QUESTIONS["regime"], verdict, detail)
 
 
@@ -102,13 +104,12 @@ def _strength(result: Spectrum) -> Answer:
     strong = max(led, key=lambda x: x.gap or 0.0)
     one = len(result.layers) == 1
     ahead = f"{percent(strong.gap)} ahead"
-    labels = labels_of([(x.stack, x.kind, x.layer) for x in result.layers])
-    name = labels[strong.stack, strong.kind, strong.layer]
-    name = f"layer\u00a0{name}" if name.isdecimal() else name
+    name = Names.of(result.layers).phrase(strong)
     verdict = ahead if one else f"At most {ahead} ({name})"
     parts = [_lead(strong, "" if one else f" of {name}")]
     norms = [x.spectral_norm for x in result.layers]
-    low, high = size_of(min(norms)), size_of(max(norms))
+    places = decimals(norms, 2)
+    low, high = size_of(min(norms), places), size_of(max(norms), places)
     span = low if low == high else f"{low} to {high}"
     parts.append(f"|F|, the most that attention can stretch a state: {span}.")
     return Answer(QUESTIONS["strength"], verdict, " ".join(parts))
@@ -118,36 +119,44 @@ def _lead(x: LayerSpectrum, whose: str) -> str:
     value = complex(x.eigenvalues[0]) if x.eigenvalues.size else 0j
     text = f"The leading eigenvalue{whose} is {complex_text(value)}"
     if x.order == "residual":
-        text += f": with the residual a step multiplies its direction by {abs(1 + value):.2f}"
+        text += f": with the residual a step multiplies its direction by {_factor(abs(1 + value))}"
     steps = steps_text(x.steps_to_separate)
     if steps != "-":
-        unit = f"{steps} steps" if x.order != "real" else f"{steps} times the depth"
+        unit = "step" if steps == "1" else "steps"
+        unit = f"{steps} {unit}" if x.order != "real" else f"{steps} times the depth"
         text += f"; the second direction is 10 times behind after {unit}"
     return text + "."
+
+
+def _factor(x: float) -> str:
+    """A factor with two decimals, or as many as tell it from 1."""
+    return f"{x:.{decimals([abs(x - 1)], 2)}f}"
 
 
 def _tilt(result: Trace) -> Answer:
     v, n = result.verdict, len(result.layers)
     steps = len({(x.stack, x.kind, x.layer) for x in result.layers}) < n
-    word = "steps" if steps else "layers"
+    noun = "step" if steps else "layer"
+    count = count_text(n, noun)
     if v["beyond_random"] is None:
-        verdict = f"Rho > 1/2 in {v['rho_above_half']} of {n} {word}, untested"
+        verdict = f"Rho > 1/2 in {v['rho_above_half']} of {count}, untested"
     elif v["beyond_random"] == 0:
         verdict = "No more than towards random directions"
     else:
-        many = "all" if v["beyond_random"] == n else f"{v['beyond_random']} of"
-        verdict = f"In {many} {n} {word}, beyond random directions"
+        many = f"{v['beyond_random']} of {count}"
+        many = many if v["beyond_random"] < n else f"all {count}" if n > 1 else f"its one {noun}"
+        verdict = f"In {many}, beyond random directions"
     detail = " ".join(trace_sentences(result)).replace(_ASKED, "")
-    return Answer(QUESTIONS["tilt"], verdict, detail + _untrained(result, word))
+    return Answer(QUESTIONS["tilt"], verdict, detail + _untrained(result, noun))
 
 
-def _untrained(result: Trace, word: str) -> str:
+def _untrained(result: Trace, noun: str) -> str:
     """How often the model tilts more than before its training, if that was measured."""
     fresh = [(x.nulls or {}).get("random_init") for x in result.layers]
     if None in fresh or not fresh:
         return ""
     more = sum(x.rho > f["rho"] for x, f in zip(result.layers, fresh, strict=True) if f)
-    return f" The untrained model has a smaller rho in {more} of {len(fresh)} {word}."
+    return f" The untrained model has a smaller rho in {more} of {count_text(len(fresh), noun)}."
 
 
 def _collapse(result: Trace) -> Answer:
@@ -176,7 +185,8 @@ def _collapse(result: Trace) -> Answer:
         f"{after:.3f} after {word}"
     )
     if values[peak] > max(before, after) + _RISE:
-        text += f", with a peak of {values[peak]:.3f} after layer {own[peak].layer}"
+        where = Names.of(result.layers).phrase(own[peak])
+        text += f", with a peak of {values[peak]:.3f} after {where}"
     ranks = stack.start.get("effective_rank"), end.get("effective_rank")
     if ranks[0] is not None and ranks[1] is not None:
         text += f"; the effective rank goes from {ranks[0]:.1f} to {ranks[1]:.1f}"
@@ -203,7 +213,8 @@ def _end(result: Simulation) -> Answer:
         verdict += ", as foretold" if agrees else ", not as foretold"
     elif not out.settled:
         verdict += f" so far (step {result.trajectory[-1]['step']})"
-    return Answer(QUESTIONS["end"], verdict, outcome_sentence(result))
+    told = outcome_sentence(result), too_short_sentence(result)
+    return Answer(QUESTIONS["end"], verdict, " ".join(filter(None, told)))
 
 
 def regime_runs(result: Spectrum) -> list[tuple[str, str]]:

@@ -7,8 +7,16 @@ from typing import Any
 
 from eigenlens.report.page.embed import table, text
 from eigenlens.report.panels.figure import Columns, n_rows
+from eigenlens.report.panels.spectra import HEAD_MEASURES
 from eigenlens.report.panels.traces import COLLAPSE
-from eigenlens.report.words import complex_text, percent, regime_text, steps_text
+from eigenlens.report.words import (
+    complex_text,
+    leader_decimals,
+    percent,
+    regime_text,
+    separation_heading,
+    steps_text,
+)
 
 MOST_ROWS = 240
 _LEADING = 4  # eigenvalues a layer in a table; the download has all
@@ -25,11 +33,13 @@ def data_table(name: str, data: Columns, title: str) -> str:
 
 
 def _eigenvalues(data: Columns) -> Rows:
+    leaders = [i for i in range(n_rows(data)) if data["leading"][i]]
+    places = leader_decimals(_value(data, i) for i in leaders)
     rows = [
         [
             data["label"][i],
             data["index"][i] + 1 if data["index"][i] >= 0 else "kernel",
-            complex_text(complex(data["re"][i], data["im"][i])),
+            complex_text(_value(data, i), places),
             data["multiplier"][i],
             data["error_bar"][i],
             data["leading"][i],
@@ -46,13 +56,18 @@ def _eigenvalues(data: Columns) -> Rows:
     return ["layer", "no.", "eigenvalue", "|1 + λ|", "error bar", "leading"], out
 
 
+def _value(data: Columns, i: int) -> complex:
+    return complex(data["re"][i], data["im"][i])
+
+
 def _regimes(data: Columns) -> Rows:
+    places = leader_decimals(_value(data, i) for i in range(n_rows(data)))
     rows = [
         [
             data["label"][i],
             regime_text(data["regime"][i]),
             data["target"][i],
-            complex_text(complex(data["re"][i], data["im"][i])),
+            complex_text(_value(data, i), places),
             percent(data["gap"][i]),
             steps_text(data["steps_to_separate"][i]),
             data["spectral_norm"][i],
@@ -61,14 +76,15 @@ def _regimes(data: Columns) -> Rows:
         ]
         for i in range(n_rows(data))
     ]
-    heads = ["layer", "regime", "target", "leading", "gap", "10x after", "|F|"]
+    after = separation_heading(data["order"][0])
+    heads = ["layer", "regime", "target", "leading", "gap", after, "|F|"]
     return [*heads, "Henrici", "share Re λ < 0"], rows
 
 
 def _heads(data: Columns) -> Rows:
     names = ("label", "head", "ov_trace_ratio", "copying_score", "share")
     rows = [[data[n][i] for n in names] for i in range(n_rows(data))]
-    return ["layer", "head", "trace ratio", "copying", "share of leader"], rows
+    return ["layer", "head", "trace ratio", "copying", HEAD_MEASURES["share"]], rows
 
 
 def _alignment(data: Columns) -> Rows:
@@ -76,7 +92,7 @@ def _alignment(data: Columns) -> Rows:
     more = ("matched_spectrum", "random_init", "second_pair", "p_value")
     rows = [[data[n][i] for n in (*names, *more)] for i in range(n_rows(data))]
     heads = ["call", "measure", "value", "95 % from", "to", "random from", "to"]
-    return [*heads, "rotated F", "untrained", "second pair", "corrected p"], rows
+    return [*heads, "rotated F", "untrained", "second", "p"], rows
 
 
 def _collapse(data: Columns) -> Rows:

@@ -20,6 +20,7 @@ from eigenlens.report.page.single import navigation
 from eigenlens.report.page.summary import Answer, answers
 from eigenlens.report.panels.sphere import States
 from eigenlens.report.serialise import check_apart, check_target
+from eigenlens.report.words import count_text
 from eigenlens.spectra.result import Spectrum
 from eigenlens.tracing.result import Trace
 from eigenlens.writing import write_atomically
@@ -212,7 +213,7 @@ def _facts(model: Mapping[str, Any]) -> str:
     """``bert, 6 layers, d 384, 12 heads of 32, post-norm (layernorm)``."""
     parts = [str(model["model_type"])] if model.get("model_type") else []
     n = model.get("n_layers")
-    parts += [f"{n} layer{'s' * (n != 1)}"] if n else []
+    parts += [count_text(n, "layer")] if n else []
     parts += [f"d {model['d_model']}"] if model.get("d_model") else []
     if model.get("n_heads"):
         kv = model.get("n_kv_heads")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eigenlens.report.names import Names
+
 Columns = dict[str, list[Any]]
 """Tidy data: equally long lists of plain Python values, one row a mark of the figure."""
 
@@ -83,17 +85,9 @@ def n_rows(data: Columns) -> int:
 
 
 def labels_of(places: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], str]:
-    """A short label a layer: its number, with stack and kind where there are several.
-
-    `places` are (stack, kind, layer) in order.
-    """
-    groups = {(stack, kind) for stack, kind, _ in places}
-    if len(groups) <= 1:
-        return {place: str(place[2]) for place in places}
-    return {
-        (stack, kind, layer): f"{stack}{' cross' * (kind == 'cross')} {layer}"
-        for stack, kind, layer in places
-    }
+    """A label a layer, as `eigenlens.report.names` has it; `places` are (stack, kind, layer)."""
+    names = Names((stack, kind) for stack, kind, _ in places)
+    return {place: names.name(*place) for place in places}
 
 
 def where(data: Columns, **wanted: Any) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from eigenlens.report.heads import head_fraction
 from eigenlens.report.panels.figure import Columns, columns, labels_of
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
@@ -15,7 +16,7 @@ _EIGENVALUES = (
 _REGIMES = (
     *("position", "stack", "kind", "layer", "label", "regime", "target", "gap", "angle"),
     *("angle_unit", "steps_to_separate", "re", "im", "spectral_norm", "henrici"),
-    "negative_fraction",
+    *("negative_fraction", "order"),
 )
 _HEADS = (
     *("position", "stack", "kind", "layer", "label", "head"),
@@ -32,7 +33,7 @@ NEUTRAL = {"residual": 1.0, "real": 0.0, "modulus": 0.0}
 HEAD_MEASURES = {
     "ov_trace_ratio": "trace ratio",
     "copying_score": "copying score",
-    "share": "share of leader",
+    "share": "share of leading",
 }
 """Columns of the figure `heads`, and what they are called."""
 
@@ -84,22 +85,18 @@ def regimes(result: Spectrum) -> Columns:
                 *(position, layer.stack, layer.kind, layer.layer, label),
                 *(layer.regime, layer.target, layer.gap, layer.angle, layer.angle_unit),
                 *(layer.steps_to_separate, value.real, value.imag, layer.spectral_norm),
-                *(layer.henrici, layer.negative_fraction),
+                *(layer.henrici, layer.negative_fraction, layer.order),
             )
         )
     return columns(_REGIMES, rows)
 
 
 def heads(result: Spectrum) -> Columns:
-    """One row a head; `share` is the real part of the head's share over lambda_1 itself.
-
-    Over the heads of a layer these shares add up to 1.
-    """
+    """One row a head; `share` is its fraction of lambda_1, see `head_fraction`."""
     rows = []
     for position, (layer, label) in enumerate(_labelled(result)):
-        lead = complex(layer.eigenvalues[0]) if layer.eigenvalues.size else 0j
         for head in layer.heads or ():
-            share = None if head.share is None or lead == 0 else (head.share / lead).real
+            share = head_fraction(head, layer)
             measures = (head.ov_trace_ratio, head.copying_score, share)
             if measures != (None, None, None):  # a head whose matrix is 0 has none
                 place = (position, layer.stack, layer.kind, layer.layer, label, head.head)

@@ -46,8 +46,10 @@ _ROWS = (
         "spectrum",
         heads,
         "Trace ratio: +1 for a head that copies what it sees, -1 for one that inverts it. "
-        "Copying: the same through the vocabulary. Share: the head's part of the leading "
-        "eigenvalue, which add up to 1 in a layer.",
+        "Copying: the same through the vocabulary. Share of leading: the part of the layer's "
+        "leading eigenvalue that comes from the head, as a fraction of it (real part; all heads "
+        "together: 1). The JSON field share is the same not divided by the eigenvalue, a complex "
+        "number.",
         "Map of layers by attention heads, coloured from inverting to copying.",
     ),
     Figure(

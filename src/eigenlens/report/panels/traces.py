@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eigenlens.report.panels.figure import Columns, columns, labels_of, where
+from eigenlens.inert import inert
+from eigenlens.report.names import Names
+from eigenlens.report.panels.figure import Columns, columns, where
 from eigenlens.tracing.nulls import NULLS
 from eigenlens.tracing.result import LayerTrace, Trace
 
@@ -122,9 +124,8 @@ def collapse_rows(data: Columns, measure: str, place: str) -> list[int]:
 
 def call_labels(layers: Sequence[LayerTrace]) -> list[str]:
     """A label a call: the layer's, or the step where a layer is called more than once."""
-    places = [(x.stack, x.kind, x.layer) for x in layers]
-    if len(set(places)) < len(places):
-        found = labels_of([(x.stack, x.kind, x.step) for x in layers])
-        return [found[x.stack, x.kind, x.step] for x in layers]
-    found = labels_of(places)
-    return [found[place] for place in places]
+    names = Names.of(layers)
+    shared = len({(x.stack, x.kind, x.layer) for x in layers}) < len(layers)
+    if not shared:
+        return [names(x) for x in layers]
+    return [str(x.step) if names.one else inert(x.name) for x in layers]

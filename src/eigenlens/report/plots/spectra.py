@@ -19,11 +19,11 @@ from eigenlens.report.plots.parts import (
     safe,
     with_frames,
 )
-from eigenlens.report.words import regime_text
+from eigenlens.report.words import complex_text, regime_text
 
 _POINT = (
-    "layer %{customdata[0]}, no. %{customdata[1]}<br>λ = %{x:.4f} %{y:+.4f}i<br>"
-    "|1 + λ| = %{customdata[2]:.4f}<extra></extra>"
+    "layer %{customdata[0]}, no. %{customdata[1]}<br>λ = %{x:.4g} %{y:+.4g}i<br>"
+    "|1 + λ| = %{customdata[2]:.5g}<extra></extra>"
 )
 
 
@@ -169,7 +169,7 @@ def depth(data: Columns) -> Plot:
         "x": x,
         "y": data["key"],
         "customdata": [safe(data["label"][i]) for i in rows],
-        "hovertemplate": "layer %{customdata}<br>" + title + " = %{y:.4f}<extra></extra>",
+        "hovertemplate": "layer %{customdata}<br>" + title + " = %{y:.5g}<extra></extra>",
         "marker": {"color": COLOURS["blue"], "size": 5, "opacity": 0.3},
     }
     first: dict[int, int] = {}
@@ -267,8 +267,7 @@ def regimes(data: Columns) -> Plot:
 
 
 def _lead(data: Columns, i: int) -> list[str]:
-    re, im = data["re"][i], data["im"][i]
-    return [f"{re:+.3f}" + (f" ± {abs(im):.3f}i" if im else "")]
+    return [complex_text(complex(data["re"][i], data["im"][i])).replace("±", " ± ")]
 
 
 def heads(data: Columns) -> Plot:

@@ -1,0 +1,216 @@
+"""What users of an edit are told: before the work, in the folder, in every table."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import eigenlens
+from eigenlens.circuit.checkpoint import open_checkpoint
+from eigenlens.cli.app import app
+from eigenlens.errors import OptionError
+from eigenlens.samples import sample_path
+from eigenlens.steering.forms import FORMS, check_form
+from eigenlens.steering.notes import noted, without
+from steering_models import hashes
+
+GPT2 = "sample:gpt2-tiny"
+EDIT = ("--token", " the", "--weights-only", "--strength", "9")
+
+
+def run(*args: str | Path, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(a) for a in args])
+    assert result.exit_code == code, (result.stderr, result.exception)
+    return result
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Path:
+    run("steer", GPT2, *EDIT, "--write", tmp_path / "edited")
+    return tmp_path / "edited"
+
+
+@pytest.fixture
+def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any attempt to load weights, or to compute an edit, fails loudly."""
+
+    def load(*args: Any, **options: Any) -> Any:
+        raise AssertionError("a model was loaded")
+
+    for place in ("live.session.load_model", "steering.opening.load_model"):
+        monkeypatch.setattr(f"eigenlens.{place}", load)
+    monkeypatch.setattr("eigenlens.steering.steer.from_weights", load)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("steer", "--token", " the", "--as", "delta", "--write", "@dl"), "give it that ending"),
+        (("steer", *EDIT, "--as", "delta", "--write", "@none/x.safetensors"), "no folder"),
+        (("steer", "--token", " the", "--as", "lora", "--write", "@x.safetensors"), "as delta"),
+        (("steer", "--token", " the", "--write", "@x.safetensors"), "--as delta"),
+        (("steer", "--token", " the", "--write", "@there"), "is there already"),
+        (("steer", "--token", " the", "--write", "@there", "--force"), "no folder of this kind"),
+        (("steer", "--token", " the", "--write", "@file/x"), "is a file"),
+        (("steer", "--token", " the", "--evaluate", "@nofile"), "no such file"),
+        (("steer", "--token", " the", "--calibrate", "@nofile"), "no such file"),
+        (("steer", "--contrast", "@nofile", "@nofile"), "no such file"),
+        (("steer", "--direction", "@nofile.npy"), "no such file"),
+        (("steer", "--token", "xqzz9"), "is 5 tokens of this model"),
+        (("trace", "--prompts", "@nofile"), "no such file"),
+        (("trace", "--token-ids", "@nofile"), "no such file"),
+        (("simulate", "--prompts", "@nofile"), "no such file"),
+        (("simulate", "--token-ids", "@nofile"), "no such file"),
+        (("report", "--prompts", "@nofile", "--out", "@x.html"), "no such file"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_loads")
+def test_what_cannot_work_is_refused_before_the_work(
+    tmp_path: Path, args: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.txt").write_text("x")
+    (tmp_path / "file").write_text("x")
+    placed = [str(tmp_path / a[1:]) if a.startswith("@") else a for a in args[1:]]
+    lines = run(args[0], GPT2, *placed, code=1).stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "there"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_checks_its_place(tmp_path: Path, form: str) -> None:
+    checkpoint = open_checkpoint(GPT2)
+    name = "x.safetensors" if form == "delta" else "x"
+    check_form(checkpoint, tmp_path / name, form)
+    (tmp_path / name).mkdir()
+    with pytest.raises(OptionError, match="is there already"):
+        check_form(checkpoint, tmp_path / name, form)
+    if os.geteuid():
+        tmp_path.chmod(0o500)
+        with pytest.raises(OptionError, match="not yours to write in"):
+            check_form(checkpoint, tmp_path / f"y{Path(name).suffix}", form)
+
+
+def test_an_edited_folder_says_so_wherever_it_is_shown(edited: Path) -> None:
+    for args in (
+        ("spectrum", edited, "--no-cache"),
+        ("inspect", edited),
+        ("compare", GPT2, edited),
+        ("trace", edited, "--no-nulls", "--text", "Return the name."),
+        ("simulate", edited, "--steps", "2"),
+    ):
+        shown = " ".join(run(*args).stdout.split())
+        assert shown.count("edited by eigenlens (1 edit)") == 1, args
+    assert "edited by" not in run("spectrum", GPT2).stdout
+    assert eigenlens.inspect(edited).model["edits"] == 1
+    assert eigenlens.inspect(GPT2).model["edits"] == 0
+    (edited / "eigenlens.json").write_text("{")
+    assert eigenlens.inspect(edited).model["edits"] == 0
+
+
+def test_cards_say_that_their_figures_are_the_originals(edited: Path) -> None:
+    original = sample_path("gpt2-tiny")
+    text = (edited / "CARD.md").read_text("utf-8")
+    assert text.splitlines()[0].startswith("> **Edited by eigenlens")
+    assert text.endswith((original / "CARD.md").read_text("utf-8"))
+    card = json.loads((edited / "card.json").read_text("utf-8"))
+    assert next(iter(card)) == "edited"
+    del card["edited"]
+    assert card == json.loads((original / "card.json").read_text("utf-8"))
+
+
+def test_undo_takes_the_notes_out_with_the_first_edit(edited: Path, tmp_path: Path) -> None:
+    twice = tmp_path / "twice"
+    told = run("steer", edited, "--token", " return", *EDIT[2:], "--write", twice, "--link").stdout
+    assert "A note in" not in told
+    assert (twice / "CARD.md").read_bytes() == (edited / "CARD.md").read_bytes()
+    eigenlens.unsteer(twice)
+    assert "Edited by" in (twice / "CARD.md").read_text("utf-8")
+    eigenlens.unsteer(twice)
+    assert hashes(twice) == hashes(sample_path("gpt2-tiny"))
+    assert "Edited by" in (edited / "CARD.md").read_text("utf-8"), "a linked card was changed"
+    (edited / "CARD.md").write_text("mine")
+    eigenlens.unsteer(edited)
+    assert (edited / "CARD.md").read_text("utf-8") == "mine"
+
+
+def test_an_untied_folder_comes_back_with_its_card(tmp_path: Path) -> None:
+    out = tmp_path / "untied"
+    run("steer", "sample:albert-tiny", "--token", "name", *EDIT[2:], "--write", out)
+    assert "Edited by" in (out / "CARD.md").read_text("utf-8")
+    eigenlens.unsteer(out)
+    assert hashes(out) == hashes(sample_path("albert-tiny"))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("README.md", b"---\nlicense: mit\n---\n# A model\n"),
+        ("README.md", b"---\r\nlicense: mit\r\n---\r\n# A model\r\n"),
+        ("README.md", b"# A model --- \n---\n"),
+        ("README.md", b""),
+        ("card.json", b'{"loss": 2.5}'),
+        ("card.json", b' {\n "a": {"b": 1}\n}\n'),
+    ],
+)
+def test_a_note_goes_in_and_comes_out(name: str, data: bytes) -> None:
+    made = noted(name, data)
+    assert made is not None
+    assert made != data
+    assert without(name, made) == data
+    assert noted(name, made) is None, "one note is enough"
+    if name == "card.json":
+        assert json.loads(made) == {"edited": json.loads(made)["edited"], **json.loads(data)}
+    elif data.startswith(b"---"):
+        head = data[: data.index(b"# A model")]
+        assert made.startswith(head + b"> **Edited")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("card.json", b"{}"), ("card.json", b"[1"), ("README.md", b"---\nopen"), ("x.md", b"a")],
+)
+def test_what_takes_no_note(name: str, data: bytes) -> None:
+    assert noted(name, data) is None
+
+
+def test_an_edit_that_is_there_already_is_told(edited: Path, tmp_path: Path) -> None:
+    delta, other = tmp_path / "dl.safetensors", tmp_path / "other.safetensors"
+    run("steer", GPT2, *EDIT, "--write", delta, "--as", "delta")
+    run("steer", GPT2, *EDIT[:-1], "5", "--write", other, "--as", "delta")
+    for form, place in (("checkpoint", "two"), ("lora", "adapter")):
+        told = run("apply", delta, edited, "--write", tmp_path / place, "--as", form).stderr
+        assert "holds this very edit already" in told
+        assert ("unsteer" in told) == (form == "checkpoint")
+    fine = tmp_path / "fine"
+    for pair in ((delta, GPT2), (other, edited)):
+        assert "already" not in run("apply", *pair, "--write", fine).stderr
+        shutil.rmtree(fine)
+
+
+def test_legends_explain_rows_that_are_shown(tmp_path: Path) -> None:
+    delta = tmp_path / "dl.safetensors"
+    run("steer", GPT2, *EDIT, "--write", delta, "--as", "delta")
+    whole = run("apply", delta, GPT2, "--write", tmp_path / "whole").stdout
+    for words in ("arrived: share", "SHA-256: of the", "|dW|: norm"):
+        assert words in whole
+    adapter = run("apply", delta, GPT2, "--write", tmp_path / "a", "--as", "lora").stdout
+    assert "|dW|: norm" in adapter
+    assert "arrived" not in adapter
+    assert "SHA-256" not in adapter
+    texts = tmp_path / "texts.txt"
+    texts.write_text("Return the name of the first open file.\nIf x is zero, go on.\n")
+    few = ("--strength", "4", "--evaluate", texts)
+    token = " ".join(run("steer", GPT2, "--token", " return", *few).stdout.split())
+    assert "probability: mean over all places; rank: median" in token
+    layer = " ".join(run("steer", GPT2, "--from-layer", "1", *few).stdout.split())
+    assert "KL per token: mean" in layer
+    assert "probability: mean" not in layer
+    assert "rank: median" not in layer
