@@ -37,7 +37,7 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
     """Times of one model, in a process of its own."""
     import numpy as np
 
-    from eigenlens.live.capture import capture
+    from eigenlens.live.capture import capture, capture_each
     from eigenlens.live.identity import check_circuits
     from eigenlens.live.session import open_session
     from eigenlens.tracing.feed import Prompts, batches_of, read_feed, splitter_of
@@ -68,8 +68,8 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
 
     def traced() -> None:
         gatherer = Gatherer(session, options, targets)
-        for found in gatherer.follow(capture(session, batches)):
-            del found  # as `trace` does, or it would stay while the next batch runs
+        for reading in capture_each(session, batches, gatherer.read):
+            gatherer.add(reading)
         finish(Gathered(gatherer, None, None), options)
 
     def eigenvalues() -> None:

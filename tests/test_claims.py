@@ -239,6 +239,91 @@ def test_a_share_is_only_0_or_100_where_it_is() -> None:
     assert [share(x) for x in (0.0, 0.0004, 0.5, 0.9996, 1.0)] == [
         *("0%", "0.04%", "50%", "99.96%", "100%")
     ]
+    assert [share(x) for x in (1e-5, 1e-9, 1 - 1e-5, 1 - 1e-9)] == [
+        *("0.01%", "0.01%", "99.99%", "99.99%")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(28, "No space left on device", "out.bin"), "out.bin: No space left on device"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+        (ConnectionError("the hub does not answer"), "ConnectionError: the hub does not answer"),
+        (MemoryError(), "not enough memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"),
+            "not enough memory",
+        ),
+    ],
+)
+def test_what_a_machine_refuses_is_no_fault_of_eigenlens(error: Exception, why: str) -> None:
+    class Hard:
+        @property
+        def steering(self) -> Any:
+            raise error
+
+    assert _judge(BY_NAME["steering"], cast(Any, Hard())).measured == why
+
+
+class Faulty:
+    """Evidence of a model of which one claim cannot be measured, for a bug."""
+
+    def __init__(self, subject: Subject, settings: Settings, step: Any) -> None:
+        self.subject, self.shared, self.layers = subject, False, (layer(), layer())
+        self.session = SimpleNamespace(vision=False)
+
+    @property
+    def steering(self) -> Any:
+        raise ZeroDivisionError("by 0")
+
+
+def test_a_bug_behind_a_row_is_told_and_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigenlens.claims.run.Evidence", Faulty)
+    words = ["reproduce", "--model", "a", "--claim", "steering"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert "warning: a, steering: not run: an error that was not foreseen" in done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "nothing was measured: an error that was not foreseen, ZeroDivisionError" in last
+    assert 'raise ZeroDivisionError("by 0")' in CliRunner().invoke(app, [*words, "--debug"]).stderr
+    assert "Traceback" not in CliRunner().invoke(app, words).stderr
+
+
+def test_a_claim_that_speaks_of_a_model_is_not_said_to_be_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Refusing(Faulty):
+        @property
+        def steering(self) -> Any:
+            raise OptionError("a norm behind it")
+
+    monkeypatch.setattr("eigenlens.claims.run.Evidence", Refusing)
+    done = CliRunner().invoke(app, ["reproduce", "--model", "a", "--claim", "steering"])
+    assert done.exit_code == 1
+    assert "nothing was measured: a norm behind it" in done.stderr
+
+
+def test_models_are_gone_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[Any] = []
+    seen: list[int] = []
+
+    class Heavy(Faulty):
+        def __init__(self, subject: Subject, settings: Settings, step: Any) -> None:
+            import weakref
+
+            seen.append(sum(ref() is not None for ref in alive))
+            super().__init__(subject, settings, step)
+            self.itself = self  # a cycle, as models have
+            alive.append(weakref.ref(self))
+            if subject.source == "broken":
+                del self.session  # cannot be had
+
+    monkeypatch.setattr("eigenlens.claims.run.Evidence", Heavy)
+    found = eigenlens.reproduce(["a", "broken", "b"], claims=["steering"])
+    assert [row.finding.verdict for row in found.rows_] == ["not run"] * 3
+    assert seen == [0, 0, 0]
 
 
 def test_nothing_measured_is_exit_1_one_row_a_model(tmp_path: Path) -> None:

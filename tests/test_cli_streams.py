@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import pty
 import resource
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 import numpy as np
 import pytest
@@ -25,6 +22,7 @@ from typer.testing import CliRunner
 
 from eigenlens.cli.app import app
 from eigenlens.samples import sample_path
+from terminals import terminal, written_to
 
 TINY = "sample:albert-tiny"
 DEVICE = Path("/dev/full")
@@ -285,20 +283,12 @@ def test_a_closed_stdout_is_told() -> None:
 
 def on_a_terminal(width: int, *args: str | Path) -> list[str]:
     """The lines that a command writes to a terminal of this width."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    master, slave = terminal(width)
     command = [sys.executable, "-m", "eigenlens", *(str(a) for a in args)]
     done = subprocess.run(command, stderr=slave, stdout=subprocess.DEVNULL, timeout=60, check=False)
-    os.close(slave)
-    seen = b""
-    try:
-        while piece := os.read(master, 65536):
-            seen += piece
-    except OSError:
-        pass  # how a pseudo terminal ends
-    os.close(master)
+    lines = written_to(master, slave).splitlines()
     assert done.returncode == 1
-    return seen.decode().splitlines()
+    return lines
 
 
 @pytest.mark.parametrize("width", [50, 72, 200])
@@ -322,6 +312,31 @@ def test_a_terminal_that_tells_no_width_has_80_columns() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_wide_signs_take_two_columns() -> None:
+    lines = on_a_terminal(40, "unsteer", " ".join(["界面" * 3] * 9))
+    columns = [sum(1 + (east_asian_width(sign) in "WF") for sign in line) for line in lines]
+    assert max(columns) <= 40
+    assert min(columns[:-1]) > 40 - 14, "as many words as fit"
+
+
+def test_a_folder_for_figures_goes_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    figures, args = tmp_path / "figures", ["spectrum", TINY, "-k", "2", "--figures"]
+    for place, there in ((figures, []), (tmp_path, [])):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", full)
+            result = run(*args, place)
+        assert result.exit_code == 1
+        assert "No space left on device" in result.stderr
+        assert list(tmp_path.iterdir()) == there
+    assert run(*args, figures).exit_code == 0
+    assert "depth.pdf" in {path.name for path in figures.iterdir()}
+
+
 def test_a_closed_stderr_costs_nothing_but_what_is_said_there(tmp_path: Path) -> None:
     """What is opened meanwhile must not become the place where messages go, either."""
     out = tmp_path / "r.json"
@@ -335,11 +350,17 @@ def test_a_closed_stderr_costs_nothing_but_what_is_said_there(tmp_path: Path) ->
     assert (wrong.returncode, wrong.stdout) == (1, b"")
 
 
-@pytest.mark.parametrize("format", ["table", "json", "csv"])
-def test_a_reader_that_leaves_is_no_error(format: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"samples --format {format}" for format in ("table", "json", "csv")),
+        *("--help", "spectrum --help", "survey run --help", "--version"),
+    ],
+)
+def test_a_reader_that_leaves_is_no_error(line: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "eigenlens", "samples", "--format", format]
+    command = [sys.executable, "-m", "eigenlens", *line.split()]
     try:
         done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     finally:

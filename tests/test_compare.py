@@ -415,6 +415,20 @@ def test_layers_of_only_one_are_listed() -> None:
     assert any("only arrays has decoder.1" in w for w in result.warnings)
 
 
+def test_warnings_name_layers_as_tables_do() -> None:
+    """By the number where there is one stack of one kind, else in full."""
+    base = [replace(heads(16, 2, 4, seed=i), layer=i, b_O=np.ones(16)) for i in range(6)]
+    moved = [replace(x, b_O=np.full(16, 2.0)) for x in base]
+    (told,) = eigenlens.compare(base, moved, k=2).warnings
+    assert told.startswith("in layers 0, 1, 2, 3 and 2 more the biases changed")
+    (told,) = eigenlens.compare(base[:1], moved[:1], k=2).warnings
+    assert told.startswith("in layer 0 the biases changed")
+    across = replace(base[0], kind="cross")
+    only, told = eigenlens.compare([*base[:2], across], moved[:2], k=2).warnings
+    assert only == "only arrays has decoder.cross.0"
+    assert told.startswith("in layers 0, 1 the biases changed")
+
+
 def test_what_f_does_not_hold_is_said() -> None:
     base = heads(16, 2, 4)
     biased = replace(base, b_O=np.ones(16))

@@ -94,7 +94,7 @@ def test_fail_above_is_about_the_largest_change(rounded: Path) -> None:
     assert "F differs in 4 of 4" in result.stdout  # the work is done and shown all the same
     lines = result.stderr.splitlines()
     assert len(lines) == 1
-    assert re.search(r"encoder\.\d moved by .* more than the .* of --fail-above", lines[0])
+    assert re.search(r"eigenlens: layer \d moved by .* more than the .* of --fail-above", lines[0])
     run(BERT, rounded, "--layers", "1", "-k", "2", "--fail-above", "1")
 
 

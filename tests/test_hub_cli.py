@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typer.testing import CliRunner
 
 from eigenlens.cli.app import app
 from hub_server import SECRET, Fault, Hub, llama, publish, servers, serving
+from terminals import terminal, written_to
 
 ARRAYS = llama()
 FILE = "model.safetensors"
@@ -78,24 +78,16 @@ def test_one_layer_costs_one_layer_and_the_environment_is_honoured(tmp_path: Pat
 
 
 def test_bytes_are_shown_on_a_terminal(tmp_path: Path) -> None:
-    master, slave = pty.openpty()
     with servers() as hub:
         publish(hub, ARRAYS)
         hub.ranges = False
         hub.faults[FILE] = [Fault(), Fault(pause=0.02)]  # long enough to be drawn
+        master, slave = terminal()
         process = command(hub, tmp_path, "--format", "csv", stderr=slave)
-        os.close(slave)
-        seen = b""
-        try:
-            while piece := os.read(master, 65536):
-                seen += piece
-        except OSError:
-            pass  # how a pseudo terminal ends
+        text = written_to(master, slave)
         out, _ = process.communicate(timeout=60)
-        os.close(master)
     assert process.returncode == 0
     assert "\x1b" not in out
-    text = seen.decode()
     assert "is fetched whole (" in text
     assert re.search(r"[0-9.]+ [kM]?B/s", text), text
     assert f"/{len(hub.files[FILE]) / 1e6:.1f} MB" in text

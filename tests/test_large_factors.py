@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
 
 from eigenlens import OVCircuit, arrays, blas
 from eigenlens.arrays import check_finite
@@ -74,32 +70,6 @@ def test_every_part_is_worked_on_once(
     if count:
         with pytest.raises(ValueError, match="part"):
             blas.in_parts(fail, range(count), entries)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_work_on_several_cores_keeps_its_sequence_and_its_errors(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blas, "cores", lambda: 3)
-    limits: list[int] = []
-
-    def work(part: int) -> int:
-        limits.append(max(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"))
-        time.sleep(0.01 * (count - part))  # the first is done last
-        return part * part
-
-    def fail(part: int) -> None:
-        raise ValueError(f"part {part}")
-
-    assert blas.on_cores(work, range(count)) == [i * i for i in range(count)]
-    if count > 1:
-        assert set(limits) == {1}
-    with blas.one_thread():  # the cores are in use: one part after the other, in this thread
-        own = blas.on_cores(lambda part: threading.get_ident(), range(count))
-        assert set(own) <= {threading.get_ident()}
-    if count:
-        with pytest.raises(ValueError, match="part 0"):
-            blas.on_cores(fail, range(count))
 
 
 @given(

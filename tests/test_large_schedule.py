@@ -16,7 +16,7 @@ from eigenlens.spectra import analyse, schedule
 from eigenlens.spectra.estimate import LayerCost
 from eigenlens.spectra.schedule import in_sequence, workers_for
 
-COST = LayerCost("decoder.0", 64, 32, "dense", 10, 1000, 1.0, 1.0, 0.0)
+COST = LayerCost("decoder.0", 64, 32, "dense", 4096, 10, 1000, 1.0, 1.0, 0.0)
 
 
 class Watched:
@@ -74,13 +74,25 @@ def test_leaving_early_begins_no_more() -> None:
     assert len(watched.begun) <= 8
 
 
-def test_only_small_layers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_share_the_cores_where_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "cores", lambda: 2)
     assert workers_for([COST] * 5) == 2
     assert workers_for([COST]) == 1
     assert workers_for([]) == 1
-    assert workers_for([COST, replace(COST, solved=4096)]) == 1
-    assert workers_for([COST, replace(COST, memory_bytes=10**9)]) == 1
+    with blas.one_thread():  # a survey's workers share the cores already
+        assert workers_for([COST] * 5) == 1
+    # Llama 70B: 1.5 times V and O in float32, and 220 MB
+    large = replace(
+        COST, solver="krylov", solved=1024, weights=75_497_472, memory_bytes=330_000_000
+    )
+    assert workers_for([COST, large]) == 2
+    assert workers_for([COST, replace(large, memory_bytes=340_000_000)]) == 1
+    dense = replace(large, solver="dense")
+    assert workers_for([COST, replace(dense, memory_bytes=10**9)]) == 2
+    assert workers_for([COST, replace(dense, memory_bytes=10**9 + 1)]) == 1
+    monkeypatch.setattr(schedule, "cores", lambda: 8)  # four workers would leave cores idle
+    assert workers_for([large] * 20) == 1
+    assert workers_for([COST] * 20) == 4
 
 
 def test_workers_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

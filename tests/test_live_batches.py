@@ -118,19 +118,19 @@ def test_order_and_owners(tiny: Any) -> None:
     session = session_of(tiny("bert"))
     batches = make_batches(session, PROMPTS, batch_size=3)
     assert len(batches) == 2
-    assert [b.prompts.tolist() for b in batches] == [[3, 1, 2], [0]]
+    assert [b.prompts.tolist() for b in batches] == [[0, 2, 1], [3]]
     first = next(iter(batches))
-    assert first.mask.sum(axis=1).tolist() == [1, 3, 5]
-    assert first.owners().tolist() == [3, 1, 1, 1, 2, 2, 2, 2, 2]
+    assert first.mask.sum(axis=1).tolist() == [6, 5, 3]
+    assert first.owners().tolist() == [0] * 6 + [2] * 5 + [1] * 3
     flat = first.flat(first.inputs["input_ids"][..., None].double())
-    assert flat[:, 0].tolist() == [11, 8, 3, 22, 30, 4, 17, 6, 9]
+    assert flat[:, 0].tolist() == [*PROMPTS[0], *PROMPTS[2], *PROMPTS[1]]
 
 
 def test_special_tokens_are_told_apart(tiny: Any) -> None:
     session = session_of(tiny("bert"))  # its config names 0, 1 and 2
     batch = next(iter(make_batches(session, [[1, 7, 9, 2], [1, 8]])))
-    assert batch.mask.tolist() == [[True, True, False, False], [True] * 4]
-    assert batch.special.tolist() == [[True, False, False, False], [True, False, False, True]]
+    assert batch.mask.tolist() == [[True] * 4, [True, True, False, False]]
+    assert batch.special.tolist() == [[True, False, False, True], [True, False, False, False]]
     text = Tokenizer(lambda s: [7], frozenset({7}), None, 40)
     other = next(iter(make_batches(replace(session, tokenizer=text), [[1, 7, 9, 2]])))
     assert other.special.tolist() == [[False, True, False, False]]

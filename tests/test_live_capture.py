@@ -17,6 +17,7 @@ from eigenlens.errors import ArchitectureError, NumericsError, OptionError
 from eigenlens.live import capture as capture_module
 from eigenlens.live.batches import make_batches, random_pixels
 from eigenlens.live.capture import capture
+from eigenlens.live.recorder import Recorder
 from eigenlens.live.replay import mix
 from eigenlens.live.session import Session, session_of
 from eigenlens.live.states import Captured, scaled
@@ -197,7 +198,7 @@ def test_states_that_a_block_overwrites_are_copied(tiny: Any, monkeypatch: Any) 
     handles = [p.block.register_forward_hook(in_place) for p in session.places]
     try:
         changed = captured(session)
-        recorder = capture_module.Recorder(session, None, copies=frozenset(), witnesses={})
+        recorder = Recorder(session, None, copies=frozenset(), witnesses={})
         handles += recorder.attach()
         session.forward(changed[0].batch.inputs)
         with pytest.raises(ArchitectureError, match="overwrites its"):
@@ -330,7 +331,7 @@ def test_memory_that_runs_out_is_explained(tiny: Any) -> None:
 
     handle = session.places[1].block.register_forward_pre_hook(full)
     try:
-        with pytest.raises(OptionError, match="with 2 prompts of 3 tokens: use a smaller batch"):
+        with pytest.raises(OptionError, match="with 2 prompts of 5 tokens: use a smaller batch"):
             captured(session, check=False)
     finally:
         handle.remove()

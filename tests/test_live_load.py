@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -316,7 +317,7 @@ S8 = [
 
 
 def test_minilm_tilts_as_it_is_known_to() -> None:
-    """The known answer of theory.md 6, from captured states and plain numpy."""
+    """The known answer of a trained model, from captured states and plain numpy."""
     session = open_session("sample:minilm")
     batches = make_batches(session, session.encode(S8))
     found = next(capture(session, batches))
@@ -395,6 +396,18 @@ def test_a_gguf_file_is_parsed_once_a_load(monkeypatch: pytest.MonkeyPatch) -> N
     assert gguf.get_tensor_name_map is names
     with gguf_once(False):
         assert gguf.GGUFReader is reader
+
+
+def test_other_threads_are_answered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf = pytest.importorskip("gguf")
+    monkeypatch.setattr(gguf, "GGUFReader", lambda path: [path])
+    with gguf_once(True), ThreadPoolExecutor(1) as pool:
+        first = gguf.GGUFReader("a")
+        there = [pool.submit(gguf.GGUFReader, "a").result() for _ in range(2)]
+        assert there == [first, first]
+        assert there[0] is not first
+        assert there[1] is not there[0]
+        assert gguf.GGUFReader("a") is first
 
 
 def test_the_untrained_model_is_not_the_one_that_its_seed_makes(tiny: Any) -> None:

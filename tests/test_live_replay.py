@@ -170,7 +170,7 @@ def test_the_hand_written_recursion_can_fail(tiny: Any) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_neox", "albert"])
 def test_equal_tokens_follow_the_power_method(name: str, tiny: Any) -> None:
-    """theory.md 5.1: equal tokens stay equal and follow N((I + F)x), whatever the mask."""
+    """Equal tokens stay equal and follow N((I + F)x), whatever the mask."""
     import torch
 
     session = session_of(tiny(name))

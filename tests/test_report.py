@@ -95,3 +95,12 @@ def test_sentences_agree_with_the_result() -> None:
     assert match
     assert led[int(match[1])] == max(led.values())
     assert led[int(match[2])] == min(led.values())
+
+
+def test_equal_leads_have_no_extremes() -> None:
+    W_V, one = np.diag([1.0, 0.5, 0.1]), {"n_heads": 1, "n_kv_heads": 1, "head_dim": 3}
+    layers = [eigenlens.OVCircuit(W_V, np.eye(3), layer=i, **one) for i in range(3)]
+    found = eigenlens.spectrum(layers, k=2)
+    text = " ".join(spectrum_sentences(found))
+    assert "equally clear in layers 0-2 (25.0 % ahead of the second in each)." in text
+    assert "clearest" not in text

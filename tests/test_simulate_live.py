@@ -296,7 +296,7 @@ def test_prompts_become_starts_of_one_length(tiny: Any) -> None:
     session = session_of(tiny("bert"))
     found = simulate_model(session, token_ids=[[5, 6, 7], [8, 9, 10, 11], [3, 4, 5]], steps=2)
     assert found.final.shape == (3, 3, D)
-    assert "1 of 3 prompts are cut to the 3 tokens of the shortest" in found.warnings
+    assert "1 of 3 prompts is cut to the 3 tokens of the shortest" in found.warnings
     assert sum(b.count for b in found.basins) == 3
     alone = simulate_model(session, token_ids=[[8, 9, 10]], steps=2)
     np.testing.assert_allclose(found.final[1], alone.final[0], atol=1e-13)
@@ -352,7 +352,7 @@ def test_one_layer_and_one_stack(tiny: Any) -> None:
         ({"dtype": "float8"}, OptionError, "float32, float64"),
         ({"token_ids": [[99]]}, OptionError, "ids are 0 to 39"),
         ({"token_ids": [[1]], "random_states": True}, OptionError, "not several"),
-        ({"token_ids": [[1, 2]], "starts": 2}, OptionError, "there are 1 prompts"),
+        ({"token_ids": [[1, 2]], "starts": 2}, OptionError, "there is 1 prompt;"),
         ({"texts": ["a"]}, SourceError, "token ids"),
         ({"states": np.ones((2, 3))}, ShapeError, r"expected \(n, 16\)"),
         ({"states": np.ones((2, 16))}, ShapeError, "give n_tokens=2"),

@@ -18,7 +18,7 @@ from eigenlens.cli.choices import WriteForm
 from eigenlens.errors import EigenlensError, FormatError, OptionError
 from eigenlens.steering.applying import apply
 from eigenlens.steering.delta import TEXTS, VECTORS, read_delta, write_delta
-from eigenlens.steering.forms import FORMS, write_form
+from eigenlens.steering.forms import FORMS, Destination
 from eigenlens.tensors.safetensors_file import SafetensorsFile
 from steering_models import hashes, opened, random_edit
 
@@ -127,9 +127,9 @@ def test_forms_have_one_list() -> None:
 def test_an_unknown_form_and_links_of_nothing(saved: Saved, tmp_path: Path) -> None:
     checkpoint = opened(saved("llama"))
     with pytest.raises(OptionError, match="nearest: 'lora'"):
-        write_form(checkpoint, random_edit(checkpoint), tmp_path / "x", "lorra")
+        Destination(tmp_path / "x", "lorra").write(checkpoint, random_edit(checkpoint))
     with pytest.raises(OptionError, match="copies no files"):
-        write_form(checkpoint, random_edit(checkpoint), tmp_path / "x", "lora", link=True)
+        Destination(tmp_path / "x", "lora", link=True).write(checkpoint, random_edit(checkpoint))
 
 
 def test_apply_and_unsteer(saved: Saved, tmp_path: Path, delta: Path) -> None:

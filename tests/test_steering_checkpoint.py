@@ -28,7 +28,8 @@ from eigenlens.errors import FormatError, NumericsError, OptionError, SourceErro
 from eigenlens.samples import sample_path
 from eigenlens.steering.checkpoint import write_checkpoint
 from eigenlens.steering.delta import write_delta
-from eigenlens.steering.undo import read_edits
+from eigenlens.steering.record import read_edits
+from eigenlens.steering.untie import Untied
 from eigenlens.tensors.patch import piece_of_bytes, write_pieces
 from hub_server import serving
 from steering_models import (
@@ -331,6 +332,23 @@ def test_what_was_written_is_checked(
     monkeypatch.setattr(checkpoint_module, place, bug)
     with pytest.raises(FormatError):
         write_checkpoint(opened(llama), random_edit(opened(llama)), tmp_path / "steered")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_other_tensors_of_an_untied_file_are_checked(
+    albert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Untied.write
+
+    def spoiled(self: Untied, source: Path, target: Path, file: str) -> None:
+        real(self, source, target, file)
+        content = bytearray(target.read_bytes())
+        content[-1] ^= 1
+        target.write_bytes(content)
+
+    monkeypatch.setattr(Untied, "write", spoiled)
+    with pytest.raises(FormatError, match="is not what was written"):
+        write_checkpoint(opened(albert), random_edit(opened(albert), steps="last"), tmp_path / "x")
     assert not list(tmp_path.iterdir())
 
 

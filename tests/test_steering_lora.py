@@ -97,6 +97,34 @@ def test_eigenlens_opens_the_adapter_as_a_model(tmp_path: Path) -> None:
     assert float((got - logits(model)).abs().max()) > 1e-2
 
 
+def test_a_gguf_is_parsed_once_for_a_steering(
+    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = pytest.importorskip("gguf")
+    from eigenlens.errors import SourceError
+    from eigenlens.steering import opening
+    from test_tensors_gguf_families import write
+
+    model = tiny("llama")
+    path = write(tmp_path / "model.gguf", "llama", model)
+    parsed: list[str] = []
+
+    def load_tokenizer(*_: Any, **__: Any) -> Any:
+        gguf.GGUFReader(str(path))
+        raise SourceError("none")
+
+    def load_model(*_: Any, **__: Any) -> Any:
+        gguf.GGUFReader(str(path))
+        return model
+
+    monkeypatch.setattr(gguf, "GGUFReader", parsed.append)
+    monkeypatch.setattr(opening, "load_tokenizer", load_tokenizer)
+    monkeypatch.setattr(opening, "load_model", load_model)
+    subject = opening.open_subject(path)
+    assert subject.session.model is model
+    assert parsed == [str(path)]
+
+
 def test_a_gguf_has_an_adapter_and_a_delta(tiny: Callable[..., Any], tmp_path: Path) -> None:
     """Its names are llama.cpp's, the adapter's those of the model that transformers makes of it."""
     from test_tensors_gguf_families import write

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -15,9 +17,12 @@ import eigenlens
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.cli.app import app
 from eigenlens.errors import OptionError
+from eigenlens.report.forms_tables import form_sentence
 from eigenlens.samples import sample_path
-from eigenlens.steering.forms import FORMS, check_form
+from eigenlens.steering.edit import Edit
+from eigenlens.steering.forms import FORMS, Destination
 from eigenlens.steering.notes import noted, without
+from eigenlens.steering.written import Written
 from steering_models import hashes
 
 GPT2 = "sample:gpt2-tiny"
@@ -88,14 +93,29 @@ def test_what_cannot_work_is_refused_before_the_work(
 def test_every_form_checks_its_place(tmp_path: Path, form: str) -> None:
     checkpoint = open_checkpoint(GPT2)
     name = "x.safetensors" if form == "delta" else "x"
-    check_form(checkpoint, tmp_path / name, form)
+    there = Destination(tmp_path / name, form)
+    there.check(checkpoint)
     (tmp_path / name).mkdir()
     with pytest.raises(OptionError, match="is there already"):
-        check_form(checkpoint, tmp_path / name, form)
-    if os.geteuid():
-        tmp_path.chmod(0o500)
-        with pytest.raises(OptionError, match="not yours to write in"):
-            check_form(checkpoint, tmp_path / f"y{Path(name).suffix}", form)
+        there.check(checkpoint)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_place_that_is_not_ones_own_is_refused(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system is asked, whose answer is put on here: to root it always says yes."""
+    asked: list[Path] = []
+
+    def access(path: Path, mode: int) -> bool:
+        asked.append(Path(path))
+        return mode != os.W_OK
+
+    monkeypatch.setattr(os, "access", access)
+    place = tmp_path / f"y{'.safetensors' * (form == 'delta')}"
+    with pytest.raises(OptionError, match="not yours to write in"):
+        Destination(place, form).check(open_checkpoint(GPT2))
+    assert asked[-1] == tmp_path
 
 
 def test_an_edited_folder_says_so_wherever_it_is_shown(edited: Path) -> None:
@@ -195,6 +215,16 @@ def test_an_edit_that_is_there_already_is_told(edited: Path, tmp_path: Path) -> 
         shutil.rmtree(fine)
 
 
+@pytest.mark.parametrize("form", ["checkpoint", "delta"])
+def test_a_command_that_is_told_can_be_typed(tmp_path: Path, form: str) -> None:
+    """Also where the place has spaces in its name."""
+    place = tmp_path / "it's a place" / f"new one{'.safetensors' * (form == 'delta')}"
+    edit = cast(Edit, None)
+    told = form_sentence(Written(edit, form, place, (), "tensor"))
+    words = shlex.split(told[told.index("eigenlens ") :])
+    assert words[2] == str(place)
+
+
 def test_legends_explain_rows_that_are_shown(tmp_path: Path) -> None:
     delta = tmp_path / "dl.safetensors"
     run("steer", GPT2, *EDIT, "--write", delta, "--as", "delta")
@@ -214,3 +244,15 @@ def test_legends_explain_rows_that_are_shown(tmp_path: Path) -> None:
     assert "KL per token: mean" in layer
     assert "probability: mean" not in layer
     assert "rank: median" not in layer
+
+
+def test_a_missing_library_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_loads: None
+) -> None:
+    """An adapter of weights alone needs torch only at its end, when all was computed."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    args = ("--from-layer", "0", "--weights-only", "--write", tmp_path / "x", "--as", "lora")
+    (line,) = run("steer", GPT2, *args, code=1).stderr.strip().splitlines()
+    assert "transformers is not installed" in line
+    assert "pip install 'eigenlens[models]'" in line
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,8 @@ import pytest
 import eigenlens.steering.undo as undo_module
 from eigenlens.errors import FormatError, SourceError
 from eigenlens.steering.checkpoint import write_checkpoint
-from eigenlens.steering.undo import read_edits, unsteer
+from eigenlens.steering.record import read_edits
+from eigenlens.steering.undo import unsteer
 from eigenlens.tensors.safetensors_file import SafetensorsFile
 from steering_models import changed_tensors, hashes, opened, random_edit, stored_model
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import shutil
 import signal
@@ -16,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -34,6 +33,7 @@ from eigenlens.surveys.summary import summary as survey_summary
 from eigenlens.surveys.survey import _Record
 from hub_server import COMMIT, SECRET, llama, publish, servers
 from survey_models import deadly, write
+from terminals import terminal, written_to
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -274,7 +274,7 @@ def test_a_range_of_revisions_on_a_hub_with_progress_on_a_terminal(tmp_path: Pat
         hub.tags = {"step2": COMMIT, "step30": COMMIT}
         hub.revisions |= {*hub.branches, *hub.tags}
         out = tmp_path / "out"
-        master, slave = pty.openpty()
+        master, slave = terminal()
         process = command(
             *(out, "org/name@step1..step2", "--workers", "1", "--format", "json", "-k", "2"),
             stderr=slave,
@@ -286,15 +286,9 @@ def test_a_range_of_revisions_on_a_hub_with_progress_on_a_terminal(tmp_path: Pat
             TERM="xterm",
             COLUMNS="150",
         )
-        os.close(slave)
-        shown = b""
-        with contextlib.suppress(OSError):  # how a pseudo terminal ends
-            while piece := os.read(master, 65536):
-                shown += piece
+        err = written_to(master, slave)
         text, _ = process.communicate(timeout=60)
-        os.close(master)
-        assert process.returncode == 0, shown
-    err = shown.decode()
+        assert process.returncode == 0, err
     record = json.loads(text)
     assert [(m["model"], m["train_step"]) for m in record["models"]] == [
         *(("org/name@step1", 1), ("org/name@step2", 2)),
@@ -529,3 +523,22 @@ def test_a_long_record_is_written_seldom(tmp_path: Path) -> None:
             told.failed(state)
     assert slow.writes < 10
     assert len(slow.last) == 1000
+
+
+def test_a_run_that_is_killed_has_told_whose_rows_it_made_anew() -> None:
+    class Record:
+        others: ClassVar[list[list[str]]] = []
+
+        def write_record(self, content: Any) -> None:
+            self.others.append(content["other_options"])
+
+    states = [State(member(f"/none/{i}")) for i in range(3)]
+    names = [state.member.name for state in states]
+    told = _Record(cast(Any, Record()), {}, {}, set(names[:2]))
+    told._write()
+    for state in states:
+        told._next = 0.0  # time enough has passed
+        told.planned(state)
+    assert Record.others == [sorted(names[:2]), [names[1]], []]
+    told.planned(states[0])  # nothing new, nothing written
+    assert len(Record.others) == 3

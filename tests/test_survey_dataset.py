@@ -232,3 +232,22 @@ def test_a_record_of_other_kinds_is_none(changed: dict[str, Any], tmp_path: Path
     assert Dataset(tmp_path).record()["members"] == {"a": None}
     (tmp_path / RECORD).write_text(json.dumps(whole | changed))
     assert Dataset(tmp_path).record() == {}
+
+
+def test_one_thing_is_not_told_as_many(tmp_path: Path) -> None:
+    """And a name out of the record is inert."""
+    name = "a\x1b[2J"
+    data = Dataset(tmp_path)
+    data.write(name, KEY, 0, 1, [row(source=name, regime="flip")])
+    data.write_record({"options": {}, "members": {name: None}, "other_options": [name]})
+    there = tmp_path / folder_name(name)
+    (there / "f.parquet").mkdir()
+    foreign, others = summary(tmp_path).warnings
+    assert "f.parquet: a parquet file that no survey wrote; it is passed over here" in foreign
+    assert foreign.endswith("take it in: delete it")
+    assert "\x1b" not in others
+    assert "the rows of a checkpoint are" in others
+    assert ": survey it again" in others
+    (there / "g.parquet").mkdir()
+    many = summary(tmp_path).warnings[0]
+    assert "one of 2 parquet files that no survey wrote; they are passed over" in many

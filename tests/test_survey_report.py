@@ -95,6 +95,18 @@ def test_sentences_tell_the_extremes() -> None:
     assert survey_sentences(made()) == ["The list names no checkpoint."]
 
 
+def test_equal_leads_have_no_extremes() -> None:
+    """One checkpoint, or several that the digits shown do not tell apart."""
+    pair = [entry("a", gap=0.25), entry("b", gap=0.25 + 1e-9)]
+    (_, lead) = survey_sentences(made(*pair))
+    assert lead == "The lead is equally clear in every checkpoint (median gap 25.0 %)."
+    for models, where in ((pair, "In each of 2 checkpoints."), (pair[:1], "In a.")):
+        page = survey_page(made(*models)).decode()
+        assert "Median gap 25.0\N{NO-BREAK SPACE}%" in page
+        assert where in page
+        assert "clearest in" not in page
+
+
 def test_the_panel_over_steps_has_the_runs_that_have_some_in_order() -> None:
     models = [*run_of("org/b", 300, 20, 100), *run_of("org/c", 5), entry("plain"), FAILED]
     data = steps(made(*models))

@@ -19,7 +19,7 @@ from eigenlens.cli.choices import LiveDtype
 from eigenlens.cli.trace import ModeName, SpecialName, TooLongName
 from eigenlens.errors import ArchitectureError, NumericsError, OptionError, SourceError
 from eigenlens.live.batches import TRUNCATIONS
-from eigenlens.live.capture import capture
+from eigenlens.live.capture import capture_each
 from eigenlens.live.precision import TOLERANCES
 from eigenlens.live.replay import LADDER
 from eigenlens.live.session import session_of
@@ -29,7 +29,7 @@ from eigenlens.tracing.feed import Feed, splitter_of
 from eigenlens.tracing.ladder import RUNGS
 from eigenlens.tracing.moves import MOVES
 from eigenlens.tracing.nulls import NULLS
-from eigenlens.tracing.options import MODES, TraceOptions
+from eigenlens.tracing.options import MODES, MOST_STEPS, TraceOptions
 from eigenlens.tracing.run import run as run_trace
 
 GPT2 = "sample:gpt2-tiny"
@@ -109,6 +109,15 @@ def test_a_free_run_is_judged_by_its_end() -> None:
     out = invoke("sample:albert-tiny", "--mode", "free", "--steps", "14", *drawn).stdout
     last = " ".join(out.split()).partition("eigenvector? ")[2]
     assert "after 14 steps their alignment is" in last
+
+
+def test_a_free_run_without_end_is_refused() -> None:
+    TraceOptions(mode="free", steps=MOST_STEPS)
+    with pytest.raises(OptionError, match="at most 1000 are traced"):
+        TraceOptions(mode="free", steps=MOST_STEPS + 1)
+    told = refused(GPT2, "--mode", "free", "--steps", "100000")
+    assert "100000 steps: at most 1000" in told
+    assert "eigenlens simulate" in told
 
 
 def test_token_ids_random_tokens_and_files(tmp_path: Path) -> None:
@@ -230,10 +239,13 @@ def test_attention_that_returns_no_weights_loses_one_null(tiny: Any) -> None:
     assert "rotated" not in " ".join(trace_sentences(result))
 
 
-def test_nothing_is_kept_between_batches(tiny: Any) -> None:
-    """States of a batch are gone when the next one has run: memory does not grow with prompts."""
+@pytest.mark.parametrize("threads", [1, 2])
+def test_nothing_is_kept_between_batches(threads: int, tiny: Any) -> None:
+    """States of a batch are gone when it is read: memory does not grow with prompts."""
     import gc
     import weakref
+
+    import torch
 
     session = session_of(tiny("gpt2"))
     seen: list[Any] = []
@@ -243,20 +255,24 @@ def test_nothing_is_kept_between_batches(tiny: Any) -> None:
         gc.collect()
         alive.append(sum(ref() is not None for ref in seen))
 
-    original = capture
+    def watched(session: Any, batches: Any, work: Any, **kwargs: Any) -> Any:
+        def read(captured: Any) -> Any:
+            seen.append(weakref.ref(captured))
+            return work(captured)
 
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        for found in original(*args, **kwargs):
-            seen.append(weakref.ref(found))
-            yield found
-            del found
+        return capture_each(session, batches, read, **kwargs)
 
+    usual = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eigenlens.tracing.run.capture", watched)
-        options = TraceOptions(nulls=False, batch_size=2)
-        run_trace(session, FEED, options, progress=progress)
+        patch.setattr("eigenlens.tracing.run.capture_each", watched)
+        torch.set_num_threads(threads)
+        try:
+            options = TraceOptions(nulls=False, batch_size=2)
+            run_trace(session, FEED, options, progress=progress)
+        finally:
+            torch.set_num_threads(usual)
     assert len(seen) == 8
-    assert max(alive) <= 2
+    assert max(alive) <= threads
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Threads: BLAS with one where more cost more than they give, and cores for what is not BLAS."""
+"""Threads: one of BLAS where more cost more than they give, cores for what BLAS does not share."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def one_thread() -> Iterator[None]:
                     _held.pop(loaded).restore_original_limits()
 
 
+def in_use() -> bool:
+    """Whether cores are given out already: inside `one_thread`."""
+    return bool(_inside)
+
+
 @contextmanager
 def threads_for(size: int) -> Iterator[None]:
     """One BLAS thread inside the block if the matrices in it are no larger than `SMALL`."""
@@ -72,7 +77,7 @@ _PARTS_FROM = 1 << 23  # entries from which starting two threads is worth it
 _BLOCK = 1 << 17  # entries looked at a time, within a core's cache
 
 Found = TypeVar("Found")
-Part = TypeVar("Part")
+Other = TypeVar("Other")
 
 
 def in_parts(work: Callable[[int], None], parts: Sequence[int], entries: int) -> None:
@@ -86,7 +91,7 @@ def in_parts(work: Callable[[int], None], parts: Sequence[int], entries: int) ->
         for part in some:
             work(part)
 
-    if entries < _PARTS_FROM or _inside or min(cores(), len(parts)) < 2:
+    if entries < _PARTS_FROM or in_use() or min(cores(), len(parts)) < 2:
         run(parts)
         return
     middle = len(parts) // 2
@@ -112,14 +117,14 @@ def of_row_blocks(measure: Callable[[slice], Found], rows: int, columns: int) ->
     return [found[start] for start in starts]
 
 
-def on_cores(work: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
-    """`work` of each part, in sequence; parts side by side, with one BLAS thread each.
+def two_at_once(first: Callable[[], Found], second: Callable[[], Other]) -> tuple[Found, Other]:
+    """What two works give, each on a core of its own with one BLAS thread.
 
-    For work of many calls, each of which is too small to share. Inside a block that uses the cores
-    already, one part after the other.
+    One after the other where there is one core, or inside a block that uses the cores already.
     """
-    workers = 1 if _inside else min(cores(), len(parts), 4)  # small calls share one interpreter
-    if workers < 2:
-        return [work(part) for part in parts]
-    with one_thread(), ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(work, parts))
+    if in_use() or cores() < 2:
+        return first(), second()
+    with one_thread(), ThreadPoolExecutor(1) as pool:
+        task = pool.submit(first)
+        other = second()
+        return task.result(), other

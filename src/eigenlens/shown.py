@@ -8,6 +8,7 @@ for, by name.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from eigenlens.frames import Result
 from eigenlens.inert import inert
 
 
-class Told:
+class Told(ABC):
     """Mixin of what is about one layer: one line as its `repr`, one line a fact when printed.
 
     No array is in either. A dataclass needs ``repr=False`` besides.
@@ -34,9 +35,9 @@ class Told:
         """``decoder.3``, or ``decoder.cross.3`` for cross attention."""
         return f"{self.stack}.{'cross.' if self.kind == 'cross' else ''}{self.layer}"
 
+    @abstractmethod
     def facts(self) -> Mapping[str, object]:
         """What is told, by what it is called; a fact that is None is left out."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         """One line; `print` gives the facts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,10 +30,19 @@ def write_atomically(path: Path, content: bytes, mode: int | None = None) -> Non
     write_together({path: content}, mode)
 
 
-def write_together(files: Mapping[Path, bytes], mode: int | None = None) -> None:
+def write_together(
+    files: Mapping[Path, bytes], mode: int | None = None, *, folders: Collection[Path] = ()
+) -> None:
     """Write several files, all of them or none: each is complete on disk before the first moves.
 
     A symbolic link is followed and stays.
+
+    Parameters
+    ----------
+    files, mode
+        See `write_atomically`.
+    folders
+        Made where they are not there, and taken away again where nothing could be written.
 
     Raises
     ------
@@ -41,8 +50,13 @@ def write_together(files: Mapping[Path, bytes], mode: int | None = None) -> None
         A file cannot be written; the message says which and why.
     """
     staged: dict[str, Path] = {}
+    made: list[Path] = []
     path = Path()
     try:
+        for path in folders:
+            if not path.is_dir():
+                path.mkdir()
+                made.append(path)
         for path, content in files.items():
             _stage(path.resolve(), content, staged, mode)
         for name, path in staged.items():
@@ -53,6 +67,9 @@ def write_together(files: Mapping[Path, bytes], mode: int | None = None) -> None
         for name in staged:
             with suppress(OSError):
                 os.unlink(name)
+        for folder in made:
+            with suppress(OSError):  # what holds files stays
+                folder.rmdir()
 
 
 def _stage(path: Path, content: bytes, staged: dict[str, Path], mode: int | None) -> None:

@@ -75,7 +75,7 @@ SHOWN_SCORE = closed(
     words={"token": "Text of the token.", "score": "Its entry in the vector of scores."},
 )
 SKIPPED = closed(
-    {"stack": STR, "layer": INT, "reason": STR},
+    {"stack": STR, "layer": INT, "reason": STR, "kind": STR},
     Skipped,
     words={"layer": "Its index; -1 where the reason holds for the whole stack."},
 )

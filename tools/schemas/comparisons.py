@@ -143,7 +143,8 @@ COMPARE = closed(
     words={
         "model": "A, the one before.",
         "other": "B, the one after.",
-        "largest_change": "The largest relative_change of any layer: what --fail-above is about.",
+        "largest_change": "The largest relative_change of any layer beyond rounding, else 0: what "
+        "--fail-above is about.",
         "ranking": "Names of the layers, the one that moved most first.",
         "only": "Layers that only one of them has.",
     },

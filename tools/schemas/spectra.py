@@ -169,6 +169,7 @@ ESTIMATE = closed(
                     "d": COUNT,
                     "solved": COUNT,
                     "solver": STR,
+                    "weights": COUNT,
                     "read_bytes": COUNT,
                     "memory_bytes": COUNT,
                     "product_flops": NUM,
@@ -179,6 +180,7 @@ ESTIMATE = closed(
                 words={
                     "d": "Width of the stream.",
                     "solved": "Size of the matrix that is solved.",
+                    "weights": "Entries of W_V and W_O.",
                     "product_flops": "Operations in matrix products.",
                     "eig_flops": "Operations in the dense solver.",
                     "moved_bytes": "Bytes streamed by the Krylov solver.",

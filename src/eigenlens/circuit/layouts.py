@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from eigenlens.errors import ShapeError
 
 Orientation = Literal["linear", "conv1d"]
-OUTPUT_AXIS: Mapping[str, int] = {"linear": 0, "conv1d": 1}
 
 
 @dataclass(frozen=True)

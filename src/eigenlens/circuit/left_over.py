@@ -114,4 +114,4 @@ def uncounted(
     for run in runs:
         which = f"layer {run[0]}" if len(run) == 1 else f"layers {run[0]} to {run[-1]}"
         reason = f"the files hold {which}, which the config ({key}={n_layers}) does not count"
-        yield Skipped(stack.name, run[0], reason)
+        yield Skipped(stack.name, run[0], reason, stack.kind)

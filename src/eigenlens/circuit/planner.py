@@ -66,7 +66,7 @@ def plan_stack(
         if reason is None:
             layers.append(planner.plan(slot))
         else:
-            skipped.append(Skipped(stack.name, slot.layer, reason))
+            skipped.append(Skipped(stack.name, slot.layer, reason, stack.kind))
     counted = dict(geometry.keys).get("n_layers", "n_layers")
     skipped += uncounted(stack, naming, prefix, geometry.n_layers, counted, names)
     return StackPlan(stack, naming, prefix, geometry, config, tuple(layers), tuple(skipped))

@@ -105,6 +105,7 @@ class Skipped:
     stack: str
     layer: int
     reason: str
+    kind: Kind = "self"
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,6 @@ def find_architecture(config: Mapping[str, Any]) -> tuple[str, Architecture]:
     )
 
 
-def sub_config(config: Mapping[str, Any], path: tuple[str, ...]) -> Config:
-    """The part of a composite config that describes one stack."""
-    view = config if isinstance(config, Config) else Config(config)
-    return view.section(path)
-
-
 @dataclass(frozen=True)
 class _Part:
     """A stack to be planned: whose row it is from, with which part of the config."""

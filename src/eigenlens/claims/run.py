@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +15,10 @@ from eigenlens.claims.table import CLAIMS, Claim
 from eigenlens.claims.verdicts import Finding
 from eigenlens.errors import EigenlensError, OptionError, nearest
 from eigenlens.live.load import need_transformers
+from eigenlens.live.session import out_of_memory
+
+_LOG = logging.getLogger(__name__)
+_FAULT = "this is a fault of eigenlens: please report it"
 
 Progress = Callable[[int, int, str], None]
 """Called with (models done, models in all, what is measured now)."""
@@ -65,17 +70,7 @@ def reproduce(
             if progress is not None:
                 progress(i, len(subjects), what)
 
-        evidence = Evidence(subject, settings, step)
-        try:
-            _ = evidence.session, evidence.layers  # a model that cannot be had is one row
-            about = [c for c in chosen if c.about(evidence)]
-        except Exception as error:
-            why = _why(error)
-            warnings.append(f"{subject.source}: not run: {why}")
-            rows += [_row(c, subject, Finding("not run", why)) for c in chosen[:1]]
-            continue
-        rows += [_row(c, subject, _judge(c, evidence)) for c in about]
-        del evidence
+        rows += _of_model(Evidence(subject, settings, step), chosen, warnings)
         gc.collect()  # a model is a web of cycles; the next one needs its memory
     if progress is not None:
         progress(len(subjects), len(subjects), "")
@@ -92,6 +87,22 @@ def reproduce(
     )
 
 
+def _of_model(evidence: Evidence, chosen: Sequence[Claim], warnings: list[str]) -> list[Row]:
+    """The rows of one model; one that cannot be had is a single row."""
+    subject = evidence.subject
+    try:
+        _ = evidence.session, evidence.layers
+        about = [c for c in chosen if c.about(evidence)]
+    except Exception as error:
+        why = _why(error)
+        warnings.append(f"{subject.source}: not run: {why}")
+        return [_row(c, subject, Finding("not run", why)) for c in chosen[:1]]
+    rows = [_row(c, subject, _judge(c, evidence)) for c in about]
+    faults = [r for r in rows if r.finding.measured.endswith(_FAULT)]
+    warnings += [f"{subject.source}, {r.claim}: not run: {r.finding.measured}" for r in faults]
+    return rows
+
+
 def _judge(claim: Claim, evidence: Evidence) -> Finding:
     """The finding; what cannot be measured on this model is not run, with the reason."""
     try:
@@ -104,13 +115,16 @@ def _why(error: Exception) -> str:
     """The reason in one line; one model's fault never costs the rows of the others."""
     if isinstance(error, EigenlensError):
         return str(error)
-    if isinstance(error, MemoryError):
+    _LOG.debug("not run", exc_info=error)
+    import torch
+
+    if out_of_memory(torch, error):
         return "not enough memory"
     text = " ".join(str(error).split())[:200]
-    return (
-        f"an error that was not foreseen, {type(error).__name__}: {text}; this is a fault of "
-        "eigenlens: please report it"
-    )
+    if isinstance(error, OSError):  # a disk, a right, the network
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or f'{type(error).__name__}: {text}'}"
+    return f"an error that was not foreseen, {type(error).__name__}: {text}; {_FAULT}"
 
 
 def _row(claim: Claim, subject: Subject, finding: Finding) -> Row:

@@ -80,8 +80,8 @@ def power_step(e: Evidence) -> Finding:
     worst = max(max(r.error_one or 0.0, r.error_four, r.error_heads or 0.0) for r in rows)
     return Finding(
         "holds" if all(r.ok for r in rows) else "fails",
-        f"largest relative error {worst:.0e} over {len(rows)} layers (allowed "
-        f"{e.identity_tolerance:.0e})",
+        f"largest relative error {worst:.0e} over {len(rows)} layer{'s' * (len(rows) > 1)} "
+        f"(allowed {e.identity_tolerance:.0e})",
         worst,
         None,
         {"layers": len(rows)},
@@ -238,8 +238,10 @@ def gain_grows_with_gap(e: Evidence) -> Finding:
 
 
 def share(part: float) -> str:
-    """A share in per cent, with two decimals where none would tell of 0 or 100 wrongly."""
-    return f"{part:.0%}" if part in (0.0, 1.0) or 0.01 <= part < 0.99 else f"{part:.2%}"
+    """A share in per cent; near 0 and 100 with two decimals, which never tell of those wrongly."""
+    if part in (0.0, 1.0) or 0.01 <= part < 0.99:
+        return f"{part:.0%}"
+    return f"{min(max(part, 1e-4), 1 - 1e-4):.2%}"
 
 
 def steering(e: Evidence) -> Finding:
@@ -329,7 +331,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "rho-nulls",
-        "the same, beyond what any direction or any matrix with this spectrum gives",
+        "the same, beyond what random directions and F rotated at random give",
         "random directions (corrected p < .05) and F turned at random; most layers",
         _varying,
         rho_beyond_nulls,

@@ -14,5 +14,6 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        print("eigenlens: interrupted", file=sys.stderr)
+        if sys.stderr is not None:  # print would take stdout instead
+            print("eigenlens: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from eigenlens.cli.apply import apply
-from eigenlens.cli.boundary import boundary
+from eigenlens.cli.boundary import boundary, may_be_left
 from eigenlens.cli.cache import app as cache_app
 from eigenlens.cli.compare import compare
 from eigenlens.cli.inspect import inspect
@@ -23,8 +25,24 @@ from eigenlens.cli.survey import app as survey_app
 from eigenlens.cli.trace import trace
 from eigenlens.cli.unsteer import unsteer
 
+
+class Commands(TyperGroup):
+    """All commands; a reader may leave their help as well, which typer makes an error."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Read the options, and print the help of the whole."""
+        with may_be_left():
+            return super().make_context(*args, **options)
+
+    def invoke(self, *args: Any, **options: Any) -> Any:
+        """Run a command, or print its help."""
+        with may_be_left():
+            return super().invoke(*args, **options)
+
+
 app = typer.Typer(
     name="eigenlens",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

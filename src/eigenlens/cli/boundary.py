@@ -6,7 +6,6 @@ import io
 import os
 import re
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -46,6 +45,16 @@ def boundary(debug: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         _complain("interrupted")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def may_be_left() -> Iterator[None]:
+    """End quietly, with exit code 0, where the reader of what is written closes the pipe early."""
+    try:
+        yield
+    except BrokenPipeError:
+        _abandon_stdout()
+        raise typer.Exit(0) from None
 
 
 def _one_line(error: BaseException) -> str:
@@ -100,8 +109,8 @@ def _complain(text: str) -> None:
 def _fitted(text: str) -> str:
     """`text` broken at spaces where stderr is a terminal, further lines set in.
 
-    What is quoted (paths, names) and words longer than a line stay whole, so that they can be
-    copied.
+    Columns are counted, of which wide signs (East Asian) take two. What is quoted (paths, names)
+    and words longer than a line stay whole, so that they can be copied.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         return text
@@ -109,11 +118,16 @@ def _fitted(text: str) -> str:
         width = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
         width = 0
-    kept = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", "\0"), text)
-    # No hyphens: a path or an option may have them.
-    lines = textwrap.wrap(
-        kept, width or 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+    from rich.cells import cell_len
+
+    first, *words = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", "\0"), text).split(" ")
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        if cell_len(longer.replace("\0", " ")) <= (width or 80):
+            lines[-1] = longer
+        else:
+            lines.append(f"  {word}")
     return "\n".join(lines).replace("\0", " ")
 
 
@@ -152,7 +166,8 @@ def emit(
 ) -> None:
     """Write the result to `out` if asked, and to stdout in `format`, by default as a table.
 
-    Further `files` are written together with `out`: all of them or none.
+    Further `files` are written together with `out`: all of them or none, and the folder that is
+    made for them goes with them.
     The table has 100 columns when stdout is no terminal, so that what is piped reads the same
     everywhere.
     """
@@ -162,7 +177,7 @@ def emit(
     written = dict(files or {})
     if out is not None:
         written[out] = file_bytes(result, out)
-    write_together(written)
+    write_together(written, folders={path.parent for path in files or ()})
     if not quiet:
         _tell(written)
     if format in (Format.json, Format.csv):

@@ -72,7 +72,7 @@ def compare(
         optional(
             "--fail-above",
             metavar="X",
-            help="Exit with 1 if |F_A - F_B|_F / |F_A|_F exceeds X in any layer.",
+            help="Exit with 1 if |F_A - F_B|_F / |F_A|_F exceeds X in any layer, beyond rounding.",
         ),
     ] = None,
     followed: Followed,
@@ -112,8 +112,11 @@ def compare(
         files = figures.files(compare=result) | page.files(result)
         output.emit(result, table("compare_tables", "compare_view", result), files)
         if fail_above is not None and result.largest > fail_above:
+            from eigenlens.report.names import Names
+
             top = result.ranking[0]
+            layer = Names.of(result.layers).phrase(top)
             fail(
-                f"{top.name} moved by |F_A - F_B|_F / |F_A|_F = {top.relative:.6g}, more than the "
+                f"{layer} moved by |F_A - F_B|_F / |F_A|_F = {top.relative:.6g}, more than the "
                 f"{fail_above:g} of --fail-above"
             )

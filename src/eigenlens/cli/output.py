@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ class Figures(Group):
 
 
 @dataclass(frozen=True)
-class MadeFile(Group):
+class MadeFile(Group, ABC):
     """One more file that a command makes of its result; the path is the group's one option."""
 
     @property
@@ -142,13 +143,13 @@ class MadeFile(Group):
         (path,) = self.asked().values()
         return None if path is None else Path(path)
 
+    @abstractmethod
     def suffixes(self) -> Collection[str]:
         """The endings that the path may have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def content(self, result: Any, path: Path) -> bytes:
         """The file, in the format of the path's ending."""
-        raise NotImplementedError
 
     def need(self) -> None:
         """Refuse where a library is missing that makes the file."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -69,7 +72,7 @@ def reproduce(
     holds, fails or is undecided, by an interval. What the paper leaves open is chosen and said.
     The exit code is 1 where nothing at all could be measured.
     """
-    with boundary(output.debug):
+    with boundary(output.debug), _tracebacks(output.debug):
         from eigenlens.claims.run import reproduce as run
 
         output.check()
@@ -87,4 +90,20 @@ def reproduce(
         view = table("claims_tables", "claims_view", result)
         output.emit(result, view, figure.files(result))
         if result.counts["not run"] == len(result.rows_):
-            fail("nothing was measured: " + (result.warnings or ("no claim speaks of it",))[0])
+            reasons = [row.finding.measured for row in result.rows_] or ["no claim speaks of it"]
+            fail(f"nothing was measured: {reasons[0]}")
+
+
+@contextmanager
+def _tracebacks(wanted: bool) -> Iterator[None]:
+    """What stands behind rows that are not run, on stderr."""
+    log = logging.getLogger("eigenlens.claims")
+    before, handler = log.level, logging.StreamHandler()
+    if wanted:
+        log.addHandler(handler)
+        log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)

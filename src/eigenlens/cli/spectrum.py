@@ -108,12 +108,18 @@ def spectrum(
     with boundary(output.debug):
         from eigenlens.cache import Cache
         from eigenlens.circuit.checkpoint import open_checkpoint
+        from eigenlens.errors import OptionError
         from eigenlens.report.serialise import check_apart
         from eigenlens.spectra.analyse import spectrum as compute
         from eigenlens.spectra.estimate import calibrate, dense_warning, estimate, layer_costs
         from eigenlens.spectra.options import SpectrumOptions
 
         output.check()
+        if dry_run and (vectors.path is not None or figures.figures is not None):
+            given = "--figures" if vectors.path is None else "--vectors"
+            raise OptionError(
+                f"--dry-run computes nothing that {given} could be made of: leave one of them out"
+            )
         vectors.check()
         figures.check()
         options = SpectrumOptions(**asked)

@@ -187,11 +187,10 @@ class Saved(Group):
                 raise OptionError("--as, --force and --link belong to --write: say where to write")
             return
         from eigenlens.circuit.checkpoint import open_checkpoint
-        from eigenlens.steering.forms import check_form
+        from eigenlens.steering.forms import Destination
 
-        checkpoint = open_checkpoint(model, architecture)
-        form = self.write_as.value
-        check_form(checkpoint, self.write, form, force=self.force, link=self.link)
+        place = Destination(self.write, self.write_as.value, self.force, self.link)
+        place.check(open_checkpoint(model, architecture))
 
     def save(self, result: Any) -> Any:
         """The result with what was written of it, if anything was to be."""

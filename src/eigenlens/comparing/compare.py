@@ -15,7 +15,7 @@ from eigenlens.circuit.checkpoint import Checkpoint, Circuits, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.comparing.difference import Factors, difference, difference_of_factors
-from eigenlens.comparing.layers import pair_layers
+from eigenlens.comparing.layers import listed, pair_layers
 from eigenlens.comparing.matching import Match, match, points
 from eigenlens.comparing.result import Comparison, LayerComparison, Side
 from eigenlens.comparing.subspaces import principal_angles
@@ -243,21 +243,28 @@ def _warnings(result: Comparison) -> Iterator[str]:
                 f"the two differ in {name}: {first[name]} and {second[name]}; F is compared all "
                 "the same"
             )
+    alone = {
+        side: [(x["stack"], x["kind"], x["layer"]) for x in found]
+        for side, found in result.only.items()
+    }
+    shown = [(x.stack, x.kind, x.layer) for x in result.layers]
     for side, label in (("a", first["source"]), ("b", second["source"])):
-        missing = result.only[side]
-        if missing:
-            names = ", ".join(f"{x['stack']}.{x['layer']}" for x in missing[:4])
-            more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-            yield f"only {label} has {names}{more}"
-    unsure = [x.name for x in result.layers if not all(m.certain for m in x.matches)]
+        if alone[side]:
+            yield f"only {label} has {listed(alone[side], [*shown, *alone['a'], *alone['b']])}"
+    unsure = [
+        key
+        for key, x in zip(shown, result.layers, strict=True)
+        if not all(m.certain for m in x.matches)
+    ]
     if unsure:
         yield (
-            f"in {', '.join(unsure[:4])}{' and more' * (len(unsure) > 4)} a partner may lie below "
-            "the eigenvalues that were computed; ask for a larger k"
+            f"in {listed(unsure, shown)} a partner may lie below the eigenvalues that were "
+            "computed; ask for a larger k"
         )
-    biased = [x.name for x in result.layers if x.bias_change and not x.difference.is_real]
+    biased = [
+        key
+        for key, x in zip(shown, result.layers, strict=True)
+        if x.bias_change and not x.difference.is_real
+    ]
     if biased:
-        yield (
-            f"in {', '.join(biased[:4])}{' and more' * (len(biased) > 4)} the biases changed, "
-            "which are no part of F"
-        )
+        yield f"in {listed(biased, shown)} the biases changed, which are no part of F"

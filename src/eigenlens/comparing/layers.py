@@ -131,7 +131,11 @@ def _sizes(x: Checkpoint) -> dict[str, tuple[int, int]]:
 def _lonely(key: Key, other: Checkpoint) -> dict[str, Any]:
     stack, kind, layer = key
     reason = next(
-        (s.reason for s in other.skipped if s.stack == stack and s.layer in (layer, -1)),
+        (
+            s.reason
+            for s in other.skipped
+            if s.stack == stack and (s.layer == -1 or (s.layer, s.kind) == (layer, kind))
+        ),
         "the other one has no such layer",
     )
     return {"stack": stack, "layer": layer, "kind": kind, "reason": reason}
@@ -144,3 +148,18 @@ def _stacks(circuits: Circuits) -> str:
 
 def _who(x: Checkpoint) -> str:
     return inert(x.source_label)
+
+
+def listed(layers: Sequence[Key], among: Sequence[Key], most: int = 4) -> str:
+    """Layers in a sentence, by the names that tables have: ``layers 0, 1``, or ``decoder.cross.0``.
+
+    A number is enough where all layers that are spoken of (`among`) are of one stack and kind.
+    """
+    one = len({(stack, kind) for stack, kind, _ in among}) == 1
+    names = [
+        str(n) if one else inert(f"{stack}.{'cross.' if kind == 'cross' else ''}{n}")
+        for stack, kind, n in layers
+    ]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    text = ", ".join(names[:most]) + more
+    return f"layer{'s' * (len(names) > 1)} {text}" if one else text

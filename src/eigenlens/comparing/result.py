@@ -68,15 +68,15 @@ class LayerComparison(Told):
 
     def facts(self) -> dict[str, object]:
         """What `print` tells."""
-        d, sides = self.difference, [x for x in (self.a, self.b) if x is not None]
+        d, sides = self.difference, {"A": self.a, "B": self.b}
         return {
             "asked": f"order {self.order}, operator {self.operator}",
             "|F_A - F_B| / |F_A|": d.relative,
             "more than rounding": d.is_real,
             "rank of the difference": d.rank,
             "effective rank": d.effective_rank,
-            "leading": tuple(x.eigenvalue for x in sides) or None,
-            "regime": tuple(x.regime for x in sides) or None,
+            **{f"leading of {name}": x and x.eigenvalue for name, x in sides.items()},
+            **{f"regime of {name}": x and x.regime for name, x in sides.items()},
             "another one leads": self.new_leader,
             "largest angle (rad)": self.principal_angles[0] if self.principal_angles else None,
             "largest shift": self.largest_shift,

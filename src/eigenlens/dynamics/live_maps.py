@@ -13,9 +13,10 @@ from jaxtyping import Complex, Float
 from eigenlens.dynamics.maps import Form, StateMap
 from eigenlens.dynamics.masks import Mask
 from eigenlens.errors import OptionError
+from eigenlens.live.hooks import hooked, on_leave
 from eigenlens.live.recipe import states_of
 from eigenlens.live.replay import Variant, attention_output, sphere
-from eigenlens.live.session import Session, hooked
+from eigenlens.live.session import Session
 from eigenlens.live.states import AttentionCall, scaled
 from eigenlens.live.threads import one_if
 
@@ -86,9 +87,9 @@ class LiveMap:
         def output(module: Any, args: Any, result: Any) -> None:
             seen["output"] = result
 
-        handles = [place.output.register_forward_hook(output)]
+        handles = [on_leave(place.output, output)]
         if self.variant.norm == "l2" and self._norm_inside and not self.variant.ffn:
-            handles.append(self.call.norm.register_forward_hook(_pass_by))
+            handles.append(on_leave(self.call.norm, _pass_by))
         return handles
 
     @property
@@ -135,7 +136,7 @@ def running(session: Session, maps: Sequence[LiveMap]) -> Iterator[None]:
         handles = [handle for m in maps for handle in m.hooks()]
         for place in without.values():
             bias = session.constants(place).bias
-            handles.append(place.output.register_forward_hook(_taking_off(bias)))
+            handles.append(on_leave(place.output, _taking_off(bias)))
         with hooked(handles):
             yield
 

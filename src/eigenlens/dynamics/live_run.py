@@ -109,7 +109,7 @@ def simulate_model(
     stack, layers
         Which stack (default the first), and which of its layers (default all).
     dtype, device, architecture, trust_remote_code
-        See `open_session`; a live model or session keeps its own dtype.
+        See `open_session`; a live model keeps its own dtype and device, a session all of them.
     tie_tolerance
         Relative gap below which leaders count as tied.
     tolerance

@@ -54,11 +54,13 @@ def prompt_ids(
     else:
         ids = [[int(i) for i in prompt] for prompt in token_ids or ()]
     if starts is not None and starts > len(ids):
-        raise OptionError(f"{starts} starts were asked for, but there are {len(ids)} prompts")
+        there = "there is 1 prompt" if len(ids) == 1 else f"there are {len(ids)} prompts"
+        raise OptionError(f"starts is {starts}, but {there}; ask for fewer, or give more prompts")
     ids = ids[:starts]
     shortest = min((len(prompt) for prompt in ids), default=0)
     cut = sum(len(prompt) > shortest for prompt in ids)
-    warning = f"{cut} of {len(ids)} prompts are cut to the {shortest} tokens of the shortest"
+    verb, tokens = "is" if cut == 1 else "are", f"{shortest} token{'s' * (shortest != 1)}"
+    warning = f"{cut} of {len(ids)} prompts {verb} cut to the {tokens} of the shortest"
     return [prompt[:shortest] for prompt in ids], [warning] if cut else []
 
 

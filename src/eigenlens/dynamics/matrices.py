@@ -6,7 +6,6 @@ rows here, so a matrix acts as ``X @ F.T``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,14 +157,6 @@ def random_starts(starts: int, n: int, d: int, radius: float, seed: int) -> Stat
     """Independent tokens, uniform on the sphere of a radius; (starts, n, d)."""
     draw = np.random.default_rng(seed).standard_normal((starts, n, d))
     return np.asarray(radius * draw / np.linalg.norm(draw, axis=-1, keepdims=True))
-
-
-def product_of(layers: Sequence[MatrixLayer]) -> Float[np.ndarray, "d d"]:
-    """``prod_t (I + F_t)`` over the layers in their order: where equal tokens would go."""
-    total = np.eye(layers[0].F.shape[0])
-    for layer in layers:
-        total = total + layer.F @ total
-    return total
 
 
 def given_starts(states: Any, d: int) -> Float[np.ndarray, "s n d"]:

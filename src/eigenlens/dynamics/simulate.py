@@ -285,7 +285,7 @@ def finish(
         stability = _stability(maps, run, found[0], multipliers or _by_differences)
     return Simulation(
         model=model,
-        options=options,
+        options={**options, **_tolerances(tolerance)},
         trajectory=trajectory(run, options.get("layers") or range(len(maps))),
         outcome=summary,
         basins=basins(found),
@@ -294,6 +294,15 @@ def finish(
         warnings=(*warnings, *_warnings(run, summary.settled, steps)),
         final=run.final,
     )
+
+
+def _tolerances(tolerance: Tolerance) -> dict[str, float]:
+    """What counted as equal, as a result keeps it."""
+    return {
+        "angle_tolerance": tolerance.angle,
+        "turn_tolerance": tolerance.turn,
+        "longest_period": tolerance.period,
+    }
 
 
 def check_steps(steps: int) -> None:

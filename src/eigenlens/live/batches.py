@@ -95,8 +95,11 @@ class Batches:
 
     @property
     def order(self) -> list[int]:
-        """Prompts by length, so that little is padded; equal lengths keep their order."""
-        return sorted(range(len(self.prompts)), key=lambda i: len(self.prompts[i]))
+        """Longest prompts first, so that little is padded and memory runs out at once or never.
+
+        Equal lengths keep their order.
+        """
+        return sorted(range(len(self.prompts)), key=lambda i: -len(self.prompts[i]))
 
     def __len__(self) -> int:
         return -(-len(self.prompts) // self.batch_size)

@@ -1,37 +1,61 @@
-"""States around every attention layer, read by hooks while the model runs, a batch at a time.
+"""States around every attention layer while the model runs: a batch at a time, or side by side.
 
-For each attention call: the residual state before it, the attention output as it joins the residual
-stream, their sum, and the state after the whole block. The last block's state is the one before the
-final norm, which transformers' own last hidden state is not.
+A small model leaves the second core idle most of the time, and what is read of its states takes as
+long as the model. So `capture_each` runs whole batches side by side, each on its share of the
+threads, and reads each where it ran.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from eigenlens.errors import ArchitectureError, NumericsError
+from eigenlens.blas import one_thread
+from eigenlens.errors import ArchitectureError
 from eigenlens.live.batches import Batch
+from eigenlens.live.hooks import hooked
 from eigenlens.live.identity import check_circuits
-from eigenlens.live.places import Key, Place
-from eigenlens.live.recipe import Recipe, first_input, hidden_states, states_of
-from eigenlens.live.session import Session, hooked
-from eigenlens.live.states import (
-    AttentionCall,
-    Captured,
-    check_finite,
-    find_weights,
-    mask_for,
-    scaled,
-    total,
-)
-from eigenlens.live.witness import Witness, candidates, check_sum, choose, is_norm
+from eigenlens.live.places import Key
+from eigenlens.live.recorder import Recorder, Slot
+from eigenlens.live.session import Session
+from eigenlens.live.states import Captured
+from eigenlens.live.steadiness import Steadiness
+from eigenlens.live.witness import Witness
 
-Slot = tuple[Key, str]
+_ABREAST = 4  # batches at most: all share one interpreter
+_AHEAD = 16  # batches begun or done behind the one whose result is waited for
+_ENTRIES = 1 << 25  # numbers in the states of a batch, 128 MB, from which on it runs alone
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """What the first pass finds out for the later ones.
+
+    Attributes
+    ----------
+    copies, witnesses
+        See `Recorder`.
+    tokens
+        Length of its prompts.
+    steady
+        Whether the model kept nothing between passes, so that several may run at once.
+    hooks
+        Those of others on the model, which may do anything to it.
+    """
+
+    copies: frozenset[Slot] | None
+    witnesses: Mapping[Key, Witness | None] | None
+    tokens: int = 0
+    steady: bool = False
+    hooks: tuple[Any, ...] = ()
 
 
 def capture(
@@ -67,327 +91,176 @@ def capture(
     """
     if weights:
         session.need_eager()
-    learned = _Learned(None, None if check else {})
-    for number, batch in enumerate(batches):
-        if check and number == 0 and session.first_time():
-            check_circuits(session, batch)
-        found, learned = _run(session, batch, learned, weights)
+    runner = _Runner(session, weights, check)
+    for batch in batches:
+        found = runner.alone(batch)
         yield found
         del found  # or it would stay while the next batch runs
 
 
-@dataclass(frozen=True)
-class _Learned:
-    """What the first pass finds out for the later ones: see `Recorder`."""
+def capture_each(
+    session: Session,
+    batches: Iterable[Batch],
+    work: Callable[[Captured], Found],
+    *,
+    weights: bool = False,
+    check: bool = True,
+    alone: bool = False,
+) -> Iterator[Found]:
+    """``work(captured)`` of every batch, in their order; on a CPU batches run side by side.
 
-    copies: frozenset[Slot] | None
-    witnesses: Mapping[Key, Witness | None] | None
-
-
-def _run(
-    session: Session, batch: Batch, learned: _Learned, weights: bool
-) -> tuple[Captured, _Learned]:
-    mask = batch.mask if batch.mask.size else None
-    recorder = Recorder(session, mask, weights, learned.copies, learned.witnesses)
-    with hooked(recorder.attach()):
-        session.forward(batch.inputs, batch.advice, weights=weights)
-    calls = recorder.finished()
-    if mask is None:  # images: all positions count, only the pass says how many
-        every = np.ones(tuple(calls[0].before.shape[:2]), dtype=bool)
-        batch = replace(batch, mask=every, special=~every)
-    witnesses = recorder.witnesses
-    lost = [p.label for p in session.places if witnesses.get(p.key, True) is None]
-    found = Captured(batch, calls, tuple(lost))
-    return found, _Learned(recorder.overwritten(), witnesses)
-
-
-class Recorder:
-    """Hooks of one forward pass, and what they saw.
+    `work` runs in the thread of its pass, several at once, with one BLAS thread each; what it gives
+    is all that is kept. Between two results BLAS has one thread in the caller as well. The first
+    batch runs alone, as do batches that are longer or fill the cores by themselves, and all of a
+    model that changes as it runs.
 
     Parameters
     ----------
-    session
-        The model.
-    mask
-        Real tokens, (b, n); None if all are.
-    weights
-        Whether to keep attention weights.
-    copies
-        What must be copied when it is seen, because the model goes on to overwrite it; None copies
-        everything. See `overwritten`.
-    witnesses
-        Where each layer's sum is compared; None looks for the places, an empty mapping compares
-        nothing.
+    session, batches, weights, check
+        See `capture`.
+    work
+        What is wanted of a batch.
+    alone
+        One batch after the other all the same, for work that is not to be done in several threads.
+
+    Raises
+    ------
+    NumericsError, ArchitectureError, OptionError
+        See `capture`; and whatever `work` raises.
     """
+    if weights:
+        session.need_eager()
+    runner = _Runner(session, weights, check)
+    abreast = min(_ABREAST, session.torch.get_num_threads())
+    if alone or session.device.type != "cpu":
+        abreast = 1
+    waiting: deque[Future[Found]] = deque()
+    pool: ThreadPoolExecutor | None = None
+    with session.evaluating(), ExitStack() as stack:
+        for batch in batches:
+            if abreast > 1 and runner.knows(batch):
+                pool = pool or stack.enter_context(_pool(session, abreast))
+                waiting.append(pool.submit(lambda own: work(runner.beside(own)), batch))
+                if len(waiting) > _AHEAD:
+                    yield waiting.popleft().result()
+                continue
+            while waiting:
+                yield waiting.popleft().result()
+            yield work(runner.alone(batch))
+        while waiting:
+            yield waiting.popleft().result()
+    runner.check_steady()
 
-    def __init__(
-        self,
-        session: Session,
-        mask: Any,
-        weights: bool = False,
-        copies: frozenset[Slot] | None = None,
-        witnesses: Mapping[Key, Witness | None] | None = None,
-    ) -> None:
-        self.session = session
-        self.mask = None if mask is None else session.torch.as_tensor(mask)
-        self.weights = weights
-        self.copies = copies
-        self._versions: list[tuple[Slot, Any, int]] = []
-        self.calls: list[AttentionCall] = []
-        self.witnesses = dict(witnesses or {})
-        self._search = witnesses is None
-        self._open: dict[Key, dict[str, Any]] = {}
-        self._clock = 0
-        self._totals: list[Any] = []
 
-    def attach(self) -> list[Any]:
-        """Register the hooks of every place; the handles."""
-        handles: list[Any] = []
-        blocks: dict[int, list[Place]] = {}
-        for place in self.session.places:
-            blocks.setdefault(id(place.block), []).append(place)
-        for places in blocks.values():
-            handles += self._attach_block(places)
-            if self._search:
-                see = self._seen_by(places)
-                handles += [witness.register(see) for witness in candidates(places)]
-        for place in self.session.places:
-            handles += self._attach_states(place)
-            handles += self._attach_norms(place)
-            witness = self.witnesses.get(place.key)
-            if witness is not None and not self._search and not place.post:
-                handles.append(witness.register(self._seen_by([place])))
-        return handles
-
-    # -- hooks -----------------------------------------------------------------------------------
-
-    def _attach_block(self, places: Sequence[Place]) -> list[Any]:
-        block, torch = places[0].block, self.session.torch
-        width = places[0].plan.geometry.d_model
-
-        def enter(module: Any, args: Any, kwargs: Any) -> None:
-            recipe = Recipe.of(torch, module, args, kwargs, width)
-            for place in places:
-                self._open[place.key] = {"block_recipe": recipe, "seen": [], "norms": []}
-
-        def leave(module: Any, args: Any, result: Any) -> None:
-            # in the order in which they ran: self attention before cross attention
-            ran = [p for p in places if "order" in self._open.get(p.key, {})]
-            for place in sorted(ran, key=lambda p: int(self._open[p.key]["order"])):
-                self._close(place, states_of(torch, result))
-
-        return [
-            block.register_forward_pre_hook(enter, with_kwargs=True),
-            block.register_forward_hook(leave),
-        ]
-
-    def _attach_states(self, place: Place) -> list[Any]:
-        torch, width = self.session.torch, place.plan.geometry.d_model
-
-        def enter(module: Any, args: Any, kwargs: Any) -> None:
-            entry = self._entry(place)
-            self._clock += 1
-            entry["order"] = self._clock
-            entry["recipe"] = Recipe.of(torch, module, args, kwargs, width)
-            if place.norm_in is None:
-                states = hidden_states(torch, args, kwargs, width)
-                # a norm of the queries alone (cross attention) stands between, though not before F
-                norms = (found for found in entry["norms"] if found[2] is states)
-                entry["norm"], before, _ = next(norms, (None, states, None))
-                entry["before"] = self._keep(place, "before", before)
-                entry["norms"].clear()
-
-        def values(module: Any, args: Any, kwargs: Any) -> None:
-            self._entry(place)["values"] = self._keep(place, "values", first_input(args, kwargs))
-
-        def output(module: Any, args: Any, result: Any) -> None:
-            self._entry(place)["output"] = self._keep(place, "output", result)
-
-        def leave(module: Any, args: Any, result: Any) -> None:
-            entry = self._entry(place)
-            if entry.get("weights") is None:
-                entry["weights"] = find_weights(torch, result, place.plan.geometry.n_heads)
-
-        handles = [
-            place.attention.register_forward_pre_hook(enter, with_kwargs=True),
-            place.value.register_forward_pre_hook(values, with_kwargs=True),
-            place.output.register_forward_hook(output),
-        ]
-        if self.weights:
-            inner = [m for m in place.attention.modules() if any(m.children())]
-            handles += [m.register_forward_hook(leave) for m in inner]
-        return handles
-
-    def _attach_norms(self, place: Place) -> list[Any]:
-        handles = []
-
-        def before(module: Any, args: Any, kwargs: Any) -> None:
-            entry = self._entry(place)
-            if "before" not in entry:
-                entry["before"] = self._keep(place, "before", first_input(args, kwargs))
-
-        def after(module: Any, args: Any, kwargs: Any, result: Any) -> None:
-            entry = self._entry(place)
-            if "output" in entry and "normed" not in entry:  # not an earlier use of the norm
-                entry["normed"] = self._keep(place, "normed", result)
-                entry["sum"] = self._keep(place, "sum", first_input(args, kwargs))
-
-        def any_norm(module: Any, args: Any, kwargs: Any, result: Any) -> None:
-            entry = self._entry(place)
-            if "order" not in entry:
-                x = self._keep(place, "before", first_input(args, kwargs))
-                entry["norms"].append((module, x, result))
-
-        if place.norm_in is not None:
-            handles.append(place.norm_in.register_forward_pre_hook(before, with_kwargs=True))
-        elif not place.post:
-            norms = [m for m in place.block.modules() if is_norm(m)]
-            handles += [m.register_forward_hook(any_norm, with_kwargs=True) for m in norms]
-        if place.norm_out is not None:
-            handles.append(place.norm_out.register_forward_hook(after, with_kwargs=True))
-        return handles
-
-    def _entry(self, place: Place) -> dict[str, Any]:
-        return self._open.setdefault(place.key, {"seen": [], "norms": []})
-
-    def _seen_by(self, places: Sequence[Place]) -> Callable[[Witness, Any], None]:
-        def see(witness: Witness, x: Any) -> None:
-            for place in places:
-                entry = self._entry(place)
-                # an input counts once the attention has run; outputs may come before it
-                counts = witness.at_output or "output" in entry
-                if counts and not place.post and self.session.torch.is_tensor(x):
-                    entry["seen"].append((witness, self._keep(place, "seen", x)))
-
-        return see
-
-    def _keep(self, place: Place, name: str, x: Any) -> Any:
-        """A state as it is now; some blocks add in place to what they were given."""
-        slot = (place.key, name)
-        if x is None:
-            return None
-        if self.copies is None or slot in self.copies or x.is_inference():
-            kept = x.detach().clone()
-        else:
-            kept = x.detach()
-        if not x.is_inference():
-            self._versions.append((slot, x, x._version))
-        return kept
-
-    def overwritten(self) -> frozenset[Slot]:
-        """What the model has overwritten since it was seen, by torch's count of changes in place.
-
-        Raises
-        ------
-        ArchitectureError
-            If a state was, that was not copied: a model that does so in some passes only.
-        """
-        found = frozenset(slot for slot, x, version in self._versions if x._version != version)
-        fresh = found - (found if self.copies is None else self.copies)
-        if fresh:
-            (stack, layer, _), name = min(fresh)
-            raise ArchitectureError(
-                f"{stack} layer {layer}: the model overwrites its {name} in place in some passes "
-                "and not in others: run it one prompt a batch"
-            )
-        return found | (self.copies or frozenset())
-
-    # -- results ---------------------------------------------------------------------------------
-
-    def _close(self, place: Place, block: Any) -> None:
-        entry = self._open.pop(place.key)
-        needed = ["block_recipe", "before", "values", "output"]
-        needed += ["normed"] if place.norm_out is not None else []
-        missing = [name for name in needed if entry.get(name) is None]
-        if missing:
-            raise ArchitectureError(
-                f"{place.label}: its {missing[0].replace('_', ' ')} could not be read: the modules "
-                "of its attention were not called in the usual order"
-            )
-        before = entry["before"]
-        sandwich = place.norm_out is not None and not place.post
-        added = entry["normed"] if sandwich else entry["output"]
-        scale = self.session.constants(place).scale
-        added = scaled(added, scale).to(before.device)
-        if block is None or not added.shape == before.shape == block.shape:
-            part, other = "attention", added
-            if added.shape == before.shape and block is not None:
-                part, other = "the block", block
-            raise ArchitectureError(
-                f"{place.label}: {part} writes states of shape {tuple(other.shape)} where the "
-                f"residual stream has {tuple(before.shape)}: its tokens are regrouped (windows, "
-                "pooling) or change their width, which cannot be traced"
-            )
-        if self.weights and entry.get("weights") is None:
-            raise ArchitectureError(
-                f"{place.label}: its attention module returned no attention weights"
-            )
-        after = before + added
-        call = AttentionCall(
-            place=place,
-            step=place.plan.calls[min(self._ran(place), place.plan.steps - 1)],
-            before=before,
-            attention=added,
-            after=after,
-            settled=entry["normed"].to(before.device) if place.post else after,
-            block=self._keep(place, "block", block).to(before.device),
-            values=entry["values"],
-            weights=entry.get("weights"),
-            norm=entry.get("norm", place.norm_in),
-            recipe=entry["recipe"],
-            block_recipe=entry["block_recipe"],
-        )
-        self.calls.append(call)
-        self._totals.append(total(self.session.torch, call))
+@contextmanager
+def _pool(session: Session, workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that share those of torch among them, with one BLAS thread each."""
+    torch = session.torch
+    usual = torch.get_num_threads()
+    share = max(1, usual // workers)
+    with one_thread():
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(share,))
         try:
-            self._check(call, entry)
-        except NumericsError:  # states that are not finite are the reason that comes first
-            self._check_finite()
-            raise
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)  # after a failure nothing more is begun
+            torch.set_num_threads(usual)  # or threads that start later would have the share
 
-    def _check(self, call: AttentionCall, entry: Mapping[str, Any]) -> None:
-        place, mask = call.place, mask_for(self.mask, call.before)
-        states = (call.before, call.after, call.block, mask)
-        if self._search and place.key not in self.witnesses:
-            self.witnesses[place.key] = (
-                Witness(place.norm_out, at_output=False)
-                if place.post
-                else choose(
-                    call.label,
-                    entry["seen"],
-                    *states,
-                    parallel=place.plan.placement == "parallel",
-                )
-            )
-        found = self.witnesses.get(place.key)
-        if found is not None:
-            others = (x for w, x in entry["seen"] if w is found)
-            seen = entry["sum"] if place.post else next(others, None)
-            check_sum(call.label, found, seen, *states)
 
-    def _check_finite(self) -> None:
-        for call in self.calls:
-            check_finite(self.session.torch, call, mask_for(self.mask, call.before))
+class _Runner:
+    """Runs batches of one session; what the first shows about the model serves all others."""
 
-    def _ran(self, place: Place) -> int:
-        return sum(call.place is place for call in self.calls)
+    def __init__(self, session: Session, weights: bool, check: bool) -> None:
+        self.session = session
+        self.weights = weights
+        self.check = check
+        self._checked = not check
+        self._before: Steadiness | None = None
+        self._together: Steadiness | None = None
+        self._place = ("learned", weights, check)
+        self._hooks = tuple(
+            (number, *module._forward_pre_hooks, *module._forward_hooks)
+            for number, module in enumerate(session.model.modules())
+            if module._forward_pre_hooks or module._forward_hooks
+        )
 
-    def finished(self) -> tuple[AttentionCall, ...]:
-        """The calls in order.
+    def knows(self, batch: Batch) -> bool:
+        """Whether a batch may run beside others."""
+        self._check(batch)
+        learned = self._learned
+        entries = batch.mask.size * sum(
+            place.plan.steps * place.plan.geometry.d_model for place in self.session.places
+        )
+        fits = 0 < batch.mask.shape[-1] <= learned.tokens and entries < _ENTRIES
+        if learned.steady and fits and self._together is None:
+            self._together = Steadiness(self.session.model)
+        return learned.steady and fits
+
+    def alone(self, batch: Batch) -> Captured:
+        """Run a batch while no other runs, and learn from it."""
+        self._check(batch)
+        known, tokens = self._learned, batch.mask.shape[-1]
+        if self._before is None and known.tokens < tokens:
+            self._before = Steadiness(self.session.model)
+        found, recorder = self._run(batch)
+        steady = known.steady
+        if known.tokens < tokens:
+            steady = (steady or not known.tokens) and bool(self._before and self._before.kept())
+            self._before = None
+        self.session.memory[self._place] = _Learned(
+            recorder.overwritten(),
+            recorder.witnesses,
+            max(tokens, known.tokens),
+            steady,
+            self._hooks,
+        )
+        return found
+
+    def beside(self, batch: Batch) -> Captured:
+        """Run a batch that `knows` lets through, while others run."""
+        found, recorder = self._run(batch)
+        recorder.overwritten()
+        return found
+
+    def check_steady(self) -> None:
+        """Check that nothing changed in the model since the first batch that ran beside others.
 
         Raises
         ------
         ArchitectureError
-            If a layer did not run as often as its plan says.
-        NumericsError
-            If a state is NaN or infinite, naming the first layer where that is so.
+            It did: a pass may have read what another one wrote.
         """
-        if not all(map(math.isfinite, map(float, self._totals))):
-            self._check_finite()
-        for place in self.session.places:
-            if self._ran(place) != place.plan.steps:
-                raise ArchitectureError(
-                    f"{place.label}: ran {self._ran(place)} times in a forward pass, expected "
-                    f"{place.plan.steps}: the model skips or repeats it"
-                )
-        return tuple(self.calls)
+        if self._together is not None and not self._together.kept():
+            raise ArchitectureError(
+                f"{self.session.label}: the model wrote into its own modules while batches ran "
+                "side by side, so their states may be mixed up: call torch.set_num_threads(1) "
+                "first, and they run one after the other"
+            )
+
+    @property
+    def _learned(self) -> _Learned:
+        nothing = _Learned(None, None if self.check else {})
+        found: _Learned = self.session.memory.get(self._place, nothing)
+        return found if found.hooks == self._hooks else nothing
+
+    def _check(self, batch: Batch) -> None:
+        """Compare F with the live model's, at the first batch."""
+        if not self._checked and self.session.first_time():
+            self.session.memory.pop(self._place, None)
+            self._before = Steadiness(self.session.model)
+            check_circuits(self.session, batch)
+        self._checked = True
+
+    def _run(self, batch: Batch) -> tuple[Captured, Recorder]:
+        session, learned = self.session, self._learned
+        mask = batch.mask if batch.mask.size else None
+        recorder = Recorder(session, mask, self.weights, learned.copies, learned.witnesses)
+        with hooked(recorder.attach()):
+            session.forward(batch.inputs, batch.advice, weights=self.weights)
+        calls = recorder.finished()
+        if mask is None:  # images: all positions count, only the pass says how many
+            every = np.ones(tuple(calls[0].before.shape[:2]), dtype=bool)
+            batch = replace(batch, mask=every, special=~every)
+        witnesses = recorder.witnesses
+        lost = [p.label for p in session.places if witnesses.get(p.key, True) is None]
+        return Captured(batch, calls, tuple(lost)), recorder

@@ -13,10 +13,11 @@ from jaxtyping import Float
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import ArchitectureError, NumericsError
 from eigenlens.live.batches import Batch
+from eigenlens.live.hooks import hooked, on_enter, on_leave
 from eigenlens.live.places import Key, Place
 from eigenlens.live.precision import dtype_name, tolerance
 from eigenlens.live.recipe import first_input
-from eigenlens.live.session import Session, hooked
+from eigenlens.live.session import Session
 
 _ROWS = 2
 
@@ -97,14 +98,14 @@ def _replace(
 
         return tuple(map(swap, args)), {k: swap(v) for k, v in kwargs.items()}
 
-    return place.value.register_forward_pre_hook(hook, with_kwargs=True)
+    return on_enter(place.value, hook)
 
 
 def _collect(place: Place, into: list[Any]) -> Any:
     def hook(module: Any, args: Any, result: Any) -> None:
         into.append(result.detach().double().cpu().numpy())
 
-    return place.output.register_forward_hook(hook)
+    return on_leave(place.output, hook)
 
 
 def _error(

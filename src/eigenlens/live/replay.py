@@ -15,9 +15,10 @@ import numpy as np
 from eigenlens.arrays import check_radius
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import NumericsError, OptionError
+from eigenlens.live.hooks import hooked, on_leave
 from eigenlens.live.precision import dtype_name
 from eigenlens.live.recipe import states_of
-from eigenlens.live.session import Session, hooked
+from eigenlens.live.session import Session
 from eigenlens.live.states import AttentionCall, find_weights, scaled
 
 NormName = Literal["l2", "real"]
@@ -152,15 +153,15 @@ def attention_output(
         if seen.get("weights") is None:
             seen["weights"] = find_weights(session.torch, result, place.plan.geometry.n_heads)
 
-    handles = [place.output.register_forward_hook(output)]
+    handles = [on_leave(place.output, output)]
     if weights:
         inner = [m for m in place.attention.modules() if any(m.children())]
-        handles += [m.register_forward_hook(leave) for m in inner]
+        handles += [on_leave(m, leave) for m in inner]
     with session.running(_advice(states)):
         real = norm == "real"
         inside = call.norm is not None and any(m is call.norm for m in place.attention.modules())
         if inside and not real:  # ESM's attention module normalises by itself
-            handles.append(call.norm.register_forward_hook(_pass_by))
+            handles.append(on_leave(call.norm, _pass_by))
         outside = real and call.norm is not None and not inside
         entering = call.norm(states) if outside else states
         with hooked(handles):
@@ -231,7 +232,7 @@ def block_output(
         ]
     if weights:
         inner = [m for m in place.attention.modules() if any(m.children())]
-        handles += [m.register_forward_hook(leave) for m in inner]
+        handles += [on_leave(m, leave) for m in inner]
     with session.running(_advice(states)), hooked(handles):
         recipe = call.block_recipe.with_weights() if weights else call.block_recipe
         result: Any = states_of(session.torch, recipe(states))
@@ -342,7 +343,7 @@ def _take_off(module: Any, bias: Any) -> Any:
     def hook(module: Any, args: Any, result: Any) -> Any:
         return result - bias.to(result.device)
 
-    return module.register_forward_hook(hook)
+    return on_leave(module, hook)
 
 
 def _once_a_block(calls: Sequence[AttentionCall]) -> list[AttentionCall]:

@@ -131,6 +131,11 @@ class Session:
         self._checked.add(state)
         return new
 
+    @cached_property
+    def memory(self) -> dict[Any, Any]:
+        """What earlier passes found out about the model, for those who run the next ones."""
+        return {}
+
     def remember(self, place: Place, circuit: OVCircuit) -> None:
         """Keep the constants of a circuit that was just read."""
         like = next(place.output.parameters())
@@ -169,12 +174,8 @@ class Session:
             When memory runs out, with `advice`.
         """
         torch = self.torch
-        # setting the mode of modules that have it already would cost a tenth of a small pass
-        training = [module for module in self.model.modules() if module.training]
-        if training:
-            self.model.eval()
         try:
-            with torch.no_grad(), keep_double(self.dtype):
+            with self.evaluating(), torch.no_grad(), keep_double(self.dtype):
                 yield
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(torch, error):
@@ -184,6 +185,16 @@ class Session:
                 f"{f' with {advice}' if advice else ''}: use a smaller batch size, shorter "
                 "prompts, or a narrower dtype"
             ) from error
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode inside the block; modules that were training train again behind it."""
+        # setting the mode of modules that have it already would cost a tenth of a small pass
+        training = [module for module in self.model.modules() if module.training]
+        if training:
+            self.model.eval()
+        try:
+            yield
         finally:
             for module in training:
                 module.training = True
@@ -367,9 +378,9 @@ def initialised_like(session: Session, seed: int = 0) -> Session:
     torch, _ = need_transformers()
     body = session.body
     own = int(np.random.SeedSequence([seed, _UNTRAINED]).generate_state(1)[0])
-    # All threads draw from torch's one generator.
+    # All threads draw from the CPU's one generator; those of other devices are left alone.
     with _drawing, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(own)
+        torch.default_generator.manual_seed(own)
         model = type(body)._from_config(body.config, attn_implementation="eager")
     model = model.to(device=session.device, dtype=session.dtype).eval()
     fresh = session_of(model, architecture=session.checkpoint.rules)
@@ -382,12 +393,3 @@ def out_of_memory(torch: Any, error: BaseException) -> bool:
     text = str(error).lower()
     words = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, kinds) or any(word in text for word in words)
-
-
-@contextmanager
-def hooked(handles: Sequence[Any]) -> Iterator[None]:
-    """Hooks for as long as the context lasts."""
-    with ExitStack() as stack:
-        for handle in handles:
-            stack.callback(handle.remove)
-        yield

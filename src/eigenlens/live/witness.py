@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eigenlens.errors import NumericsError
+from eigenlens.live.hooks import on_call
 from eigenlens.live.places import Place
 from eigenlens.live.precision import tolerance
 from eigenlens.live.recipe import first_input
@@ -38,7 +39,7 @@ class Witness:
         def hook(module: Any, args: Any, kwargs: Any, result: Any) -> None:
             see(self, _states(result) if self.at_output else first_input(args, kwargs))
 
-        return self.module.register_forward_hook(hook, with_kwargs=True)
+        return on_call(self.module, hook)
 
 
 def candidates(places: Iterable[Place]) -> list[Witness]:

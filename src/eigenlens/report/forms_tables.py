@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ from eigenlens.circuit.edits import RECORD
 from eigenlens.inert import inert
 from eigenlens.report.samples import size_text
 from eigenlens.steering.applying import Application
-from eigenlens.steering.undo import UNDO, Undone
+from eigenlens.steering.record import UNDO
+from eigenlens.steering.undo import Undone
 from eigenlens.steering.written import Written
 
 _MEANINGS = {
@@ -57,7 +59,7 @@ def written_view(written: Written) -> RenderableType:
 
 def form_sentence(written: Written) -> str:
     """How a form is used, in plain words."""
-    place = inert(str(written.folder))
+    place, typed = (inert(p) for p in (str(written.folder), shlex.quote(str(written.folder))))
     if written.form == "lora":
         return (
             f"{place} is a LoRA adapter of rank 1; peft.PeftModel.from_pretrained(model, folder) "
@@ -65,12 +67,12 @@ def form_sentence(written: Written) -> str:
         )
     if written.form == "delta":
         return (
-            f"{place} holds the edit alone; eigenlens apply {place} MODEL --write DIR adds it to "
+            f"{place} holds the edit alone; eigenlens apply {typed} MODEL --write DIR adds it to "
             "the model."
         )
     return (
         f"{place} loads like the model itself; one tensor of it differs, and eigenlens unsteer "
-        f"{place} restores its bytes."
+        f"{typed} restores its bytes."
     )
 
 

@@ -11,7 +11,7 @@ from eigenlens.report.words import layer_list
 MOST_NAMES = 6  # in a list of full names
 
 
-class Placed(Protocol):
+class OneLayer(Protocol):
     """Anything that is about one layer."""
 
     @property
@@ -45,7 +45,7 @@ class Names:
         self.one = len(set(groups)) <= 1
 
     @classmethod
-    def of(cls, layers: Iterable[Placed]) -> Names:
+    def of(cls, layers: Iterable[OneLayer]) -> Names:
         """The names of these layers."""
         return cls((x.stack, x.kind) for x in layers)
 
@@ -54,15 +54,15 @@ class Names:
         full = f"{stack}.{'cross.' if kind == 'cross' else ''}{layer}"
         return str(layer) if self.one else inert(full)
 
-    def __call__(self, x: Placed) -> str:
+    def __call__(self, x: OneLayer) -> str:
         """The name in a table."""
         return self.name(x.stack, x.kind, x.layer)
 
-    def phrase(self, x: Placed) -> str:
+    def phrase(self, x: OneLayer) -> str:
         """The name in a sentence: ``layer 1``, or ``decoder.1``."""
         return f"layer {self(x)}" if self.one else self(x)
 
-    def phrases(self, layers: Sequence[Placed]) -> str:
+    def phrases(self, layers: Sequence[OneLayer]) -> str:
         """Several in a sentence: ``layers 0, 2-4``, or full names, a long list cut."""
         if self.one:
             noun = "layers" if len(layers) > 1 else "layer"
@@ -72,19 +72,18 @@ class Names:
 
 
 def left_out_texts(
-    groups: Iterable[tuple[str, str]], skipped: Iterable[tuple[str, int, str]]
+    groups: Iterable[tuple[str, str]], skipped: Iterable[tuple[str, str, int, str]]
 ) -> list[str]:
     """``layer 3 left out: it has no attention``, a line a layer.
 
-    `groups` are (stack, kind) of the layers that are shown; `skipped` (stack, layer, reason) of the
-    others, with layer -1 for a whole stack.
+    `groups` are (stack, kind) of the layers that are shown; `skipped` (stack, kind, layer, reason)
+    of the others, with layer -1 for a whole stack.
     """
-    groups, skipped = set(groups), list(skipped)
-    stacks = {stack for stack, _ in groups}
-    names = Names(groups | {(stack, "self") for stack, _, _ in skipped if stack not in stacks})
+    skipped = list(skipped)
+    names = Names({*groups, *((stack, kind) for stack, kind, _, _ in skipped)})
     out = []
-    for stack, layer, reason in skipped:
-        name = names.name(stack, "self", layer)
+    for stack, kind, layer, reason in skipped:
+        name = names.name(stack, kind, layer)
         name = f"layer {name}" if names.one else name
         out.append(inert(f"{stack if layer < 0 else name} left out: {reason}"))
     return out

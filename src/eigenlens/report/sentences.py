@@ -50,6 +50,9 @@ def _many_layers(layers: Sequence[LayerSpectrum], names: Names) -> list[str]:
     led = [x for x in layers if x.gap is not None and x.regime != "no_consensus"]
     if len(led) > 1:
         strong, weak = max(led, key=_gap), min(led, key=_gap)
+        if percent(strong.gap) == percent(weak.gap):
+            there = f"{names.phrases(led)} ({percent(weak.gap)} ahead of the second in each)"
+            return [*out, f"The lead is equally clear in {there}."]
         out.append(
             f"The lead is clearest in {names.phrase(strong)} ({percent(strong.gap)} ahead of the "
             f"second) and weakest in {names.phrase(weak)} ({percent(weak.gap)})."

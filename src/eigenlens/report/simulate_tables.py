@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eigenlens.dynamics.outcome import LABELS, Tolerance
+from eigenlens.dynamics.outcome import LABELS
 from eigenlens.dynamics.predict import Prediction
 from eigenlens.dynamics.result import Simulation
 from eigenlens.report.tables import model_line, plain_table, short_sizes
@@ -190,14 +191,17 @@ def _clusters(result: Simulation, since: str) -> str:
 
 
 def _none(result: Simulation, since: str) -> str:
+    """Nothing has happened, so that `since`, which all of `_HAPPENED` are told, is of no use."""
     if result.outcome.balanced:
         return "Tokens spread out until their directions sum to nearly 0"
     cosine = result.trajectory[-1]["cosine"]
-    size = f"{cosine:.3f}" if cosine < 0.9995 else f"1 - {1 - cosine:.1g}"
+    size = f"{cosine:.3f}"
+    if cosine >= 0.9995:  # of equal tokens 1 up to rounding, on either side
+        size = f"1 - {max(1 - cosine, sys.float_info.epsilon):.1g}"
     steps = count_text(result.trajectory[-1]["step"], "step")
     return (
         f"Tokens had not become one direction after {steps} (mean cosine {size}; they count "
-        f"as one within {Tolerance().angle:g} rad)"
+        f"as one within {result.options['angle_tolerance']:g} rad)"
     )
 
 

@@ -57,11 +57,6 @@ def steer_view(result: Steering) -> RenderableType:
     return Group(*parts)
 
 
-def steer_sentences(result: Steering) -> list[str]:
-    """What the tables mean, in plain words."""
-    return [sentence for _, _, sentences in _sections(result) for sentence in sentences]
-
-
 def _sections(result: Steering) -> list[tuple[RenderableType, str, list[str]]]:
     """Each table with its legend and what it means."""
     before, after, found = result.before, result.after, result.continuations

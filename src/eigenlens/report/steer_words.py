@@ -122,8 +122,11 @@ def window_text(result: Steering, points: Sequence[Measure]) -> str:
         text += (
             f" Tokens are nearly aligned with the direction (mean cosine "
             f"{mean_text(_rest(first))}) from strength {number(first.strength)} on, where the KL "
-            f"is {kl_text(first)}: alignment is not influence, and that much of it breaks the "
-            "model."
+            f"is {kl_text(first)}"
+        )
+        broken = kl_of(first) > result.options["max_kl"]
+        text += (
+            ": alignment is not influence, and that much of it breaks the model." if broken else "."
         )
     return text + _falls(result, points)
 
@@ -136,8 +139,8 @@ def _falls(result: Steering, points: Sequence[Measure]) -> str:
         return ""
     if result.edit.strength < 0:
         return ""
-    wanted = {result.direction.label}
-    others = [f"'{inert(t)}'" for t in result.says if f"token '{inert(t)}'" not in wanted][:3]
+    wanted = result.direction.label  # which names them, in quotes
+    others = [name for name in (f"'{inert(t)}'" for t in result.says) if name not in wanted][:3]
     why = f", since logits of others ({', '.join(others)}) grow faster along it" if others else ""
     return f" Beyond {number(best.strength)} the wanted tokens become rarer again{why}."
 

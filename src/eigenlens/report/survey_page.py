@@ -106,19 +106,22 @@ def _answers(result: Survey) -> list[Answer]:
     ]
     led = [m for m in there if m.gap is not None]
     if led:
-        weak, strong = (pick(led, key=lambda m: m.gap or 0.0) for pick in (min, max))
-        out.append(
-            Answer(
-                "How clear is the lead?",
-                f"Median gaps {percent(weak.gap)} to {percent(strong.gap)}",
-                f"Weakest in {weak.model}, clearest in {strong.model}.",
-            )
-        )
+        out.append(_lead(led))
     failed = result.failed
     detail = "; ".join(f"{m.model}: {m.why}" for m in failed[:3]) or "Every checkpoint was read."
     verdict = f"{len(failed)} failed" if failed else "None failed"
     out.append(Answer("Is anything missing?", verdict, detail))
     return out
+
+
+def _lead(led: Sequence[ModelSummary]) -> Answer:
+    asked = "How clear is the lead?"
+    weak, strong = (pick(led, key=lambda m: m.gap or 0.0) for pick in (min, max))
+    if percent(weak.gap) == percent(strong.gap):
+        where = f"In {weak.model}" if len(led) == 1 else f"In each of {len(led)} checkpoints"
+        return Answer(asked, f"Median gap {percent(weak.gap)}", f"{where}.")
+    spread = f"Median gaps {percent(weak.gap)} to {percent(strong.gap)}"
+    return Answer(asked, spread, f"Weakest in {weak.model}, clearest in {strong.model}.")
 
 
 def _notes(result: Survey) -> list[str]:

@@ -152,6 +152,8 @@ def _extremes(models: Sequence[ModelSummary]) -> list[str]:
     if len(led) < 2:
         return []
     strong, weak = max(led, key=_gap), min(led, key=_gap)
+    if percent(strong.gap) == percent(weak.gap):
+        return [f"The lead is equally clear in every checkpoint (median gap {percent(weak.gap)})."]
     return [
         f"The lead is clearest in {inert(strong.model)} (median gap {percent(strong.gap)}) and "
         f"weakest in {inert(weak.model)} ({percent(weak.gap)})."

@@ -73,7 +73,7 @@ def edited_text(model: Mapping[str, Any]) -> str:
 def short_sizes(model: Mapping[str, Any]) -> str:
     """``d 128, 4 heads, post-norm``."""
     placement = f", {model['placement']}-norm" if model.get("placement") else ""
-    return f"d {model['d_model']}, {model['n_heads']} heads{placement}"
+    return f"d {model['d_model']}, {count_text(model['n_heads'], 'head')}{placement}"
 
 
 def spectrum_view(result: Spectrum) -> RenderableType:
@@ -95,7 +95,7 @@ def spectrum_view(result: Spectrum) -> RenderableType:
     if with_tokens:
         parts += [Text(), *_tokens_table(with_tokens, names)]
     groups = [(x.stack, x.kind) for x in result.layers]
-    skipped = [(x.stack, x.layer, x.reason) for x in result.skipped]
+    skipped = [(x.stack, x.kind, x.layer, x.reason) for x in result.skipped]
     parts += [Text(text) for text in left_out_texts(groups, skipped)]
     return Group(*parts)
 
@@ -136,7 +136,8 @@ def _sizes(m: dict[str, Any]) -> str:
     """``d 576, 9 heads (3 for values) of 64, pre-norm``."""
     groups = "" if m["n_kv_heads"] == m["n_heads"] else f" ({m['n_kv_heads']} for values)"
     placement = f", {m['placement']}-norm" if m["placement"] else ""
-    return f"d {m['d_model']}, {m['n_heads']} heads{groups} of {m['head_dim']}{placement}"
+    heads = count_text(m["n_heads"], "head")
+    return f"d {m['d_model']}, {heads}{groups} of {m['head_dim']}{placement}"
 
 
 def columns_legend(order: str) -> str:
@@ -338,7 +339,7 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
         some = "" if len(where) == len(layers) else f" ({len(where)} of {count})"
         parts.append(Text(f"note{some}: {inert(note)}"))
     groups = [(x["stack"], x["kind"]) for x in layers]
-    skipped = [(s["stack"], s["layer"], s["reason"]) for s in record["skipped"]]
+    skipped = [(s["stack"], s["kind"], s["layer"], s["reason"]) for s in record["skipped"]]
     parts += [Text(text) for text in left_out_texts(groups, skipped)]
     if verified:
         good = sum(x["verified"] is not None and x["verified"]["ok"] for x in layers)

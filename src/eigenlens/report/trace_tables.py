@@ -13,8 +13,8 @@ from eigenlens.report.names import Names, left_out_texts
 from eigenlens.report.tables import edited_text, plain_table
 from eigenlens.report.trace_words import (
     row_name,
-    share_text,
     stack_groups,
+    three,
     told_by_step,
     trace_sentences,
 )
@@ -93,7 +93,7 @@ def trace_view(result: Trace, collapse: bool = False) -> RenderableType:
         parts.append(Text(legend, style="dim"))
     parts += [Text(note, style="dim") for note in _notes(result)]
     shown = [(x.stack, x.kind) for x in result.layers]
-    left_out = [(s.stack, s.layer, s.reason) for s in result.skipped]
+    left_out = [(s.stack, s.kind, s.layer, s.reason) for s in result.skipped]
     parts += [Text(text) for text in left_out_texts(shown, left_out)]
     parts += [Text(), *(Text(sentence) for sentence in trace_sentences(result))]
     return Group(*parts)
@@ -140,11 +140,11 @@ def _layers_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     for x in layers:
         row: list[str | Text] = [str(x.step)] if by_step else []
         row += [names(x)] if several or not by_step else []
-        row += [percent(x.gap), share_text(x.gamma), share_text(x.expected_gamma), f"{x.gain:+.4f}"]
-        row += [Text(share_text(x.rho), style=_style(x)), _interval(x.rho_ci)]
+        row += [percent(x.gap), three(x.gamma), three(x.expected_gamma), f"{x.gain:+.4f}"]
+        row += [Text(three(x.rho), style=_style(x)), _interval(x.rho_ci)]
         if x.nulls is not None:
             low, _, high = x.nulls["random_direction"]["quantiles"]["rho"]
-            row += [f"{share_text(low)} to {share_text(high)}", _p(x.p_holm)]
+            row += [f"{three(low)} to {three(high)}", _p(x.p_holm)]
         table.add_row(*row)
     return table
 
@@ -179,9 +179,7 @@ def _ladder_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     for x in layers:
         found = x.ladder or {}
         cells = [
-            f"{share_text(found[name]['rho'])} ({found[name]['gain']:+.4f})"
-            if name in found
-            else "-"
+            f"{three(found[name]['rho'])} ({found[name]['gain']:+.4f})" if name in found else "-"
             for name in RUNGS
         ]
         table.add_row(row_name(x, by_step, names), *cells)
@@ -195,12 +193,12 @@ def _nulls_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     for x in layers:
         nulls = x.nulls or {}
         cells = [_null(nulls.get(name)) for name in NULLS]
-        table.add_row(row_name(x, by_step, names), Text(share_text(x.rho), style=_style(x)), *cells)
+        table.add_row(row_name(x, by_step, names), Text(three(x.rho), style=_style(x)), *cells)
     return table
 
 
 def _null(found: Any) -> str:
-    return "-" if found is None else share_text(found["rho"])
+    return "-" if found is None else three(found["rho"])
 
 
 def _collapse_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
@@ -270,7 +268,7 @@ def _overlap_notes(result: Trace) -> list[str]:
             chance = sum(x.expected_gamma for x in layers) / len(layers)
             notes.append(
                 f"overlap of leaders{named} (1: the same direction, a random one has about "
-                f"{share_text(chance)}): {'; '.join(parts)}"
+                f"{three(chance)}): {'; '.join(parts)}"
             )
     return notes
 
@@ -278,4 +276,4 @@ def _overlap_notes(result: Trace) -> list[str]:
 def _mean_and_most(found: Sequence[tuple[float, str]]) -> str:
     most = max(found)
     mean = sum(value for value, _ in found) / len(found)
-    return f"{share_text(mean)} on average, at most {share_text(most[0])} ({most[1]})"
+    return f"{three(mean)} on average, at most {three(most[0])} ({most[1]})"

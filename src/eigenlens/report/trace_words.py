@@ -28,8 +28,8 @@ def row_name(x: LayerTrace, by_step: bool, names: Names) -> str:
     return str(x.step) if by_step else names(x)
 
 
-def share_text(value: float) -> str:
-    """``.712`` with its zero, so that columns align."""
+def three(value: float) -> str:
+    """``0.712``: three decimals, so that columns align."""
     return f"{value:.3f}"
 
 
@@ -124,9 +124,7 @@ def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
         return f"{text}."
     close = sum(x.rho > rho for x, rho in pairs) > len(both)
     less = "may do" if close else "does"
-    return (
-        f"{text}{_where(result, both)}; in the others any matrix with this spectrum {less} as much."
-    )
+    return f"{text}{_where(result, both)}; in the others F rotated at random {less} as much."
 
 
 def _end(result: Trace) -> list[str]:

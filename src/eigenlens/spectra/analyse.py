@@ -125,6 +125,7 @@ def not_square(
             plan.layer,
             f"F is ({plan.geometry.d_model}, {plan.geometry.width_in}), not square: it has no "
             "eigenvalues, only singular values (OVCircuit.singular_values)",
+            plan.kind,
         )
         for plan in checkpoint.plans
         if plan.geometry.width_in != plan.geometry.d_model
@@ -145,7 +146,7 @@ def iterate(
     """The layers' spectra one by one, in bounded memory whatever their number.
 
     One layer a worker is in memory (`eigenlens.spectra.schedule`): as many workers as cores where
-    layers are small, else one, with the next layer's weights read ahead. Layers whose F is not
+    memory allows it, else one, with the next layer's weights read ahead. Layers whose F is not
     square are passed over. A layer that `memory` holds is not read; others are kept there as soon
     as they are done, so that a run which is stopped goes on where it was.
     """

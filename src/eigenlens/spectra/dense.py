@@ -9,6 +9,7 @@ from jaxtyping import Complex, Float
 
 from eigenlens.blas import one_thread
 from eigenlens.spectra.certify import TOLERANCES, RawPairs
+from eigenlens.spectra.lapack import both_sides
 from eigenlens.spectra.maps import times
 from eigenlens.spectra.orders import Order, leading_first, whole_pairs
 
@@ -34,7 +35,7 @@ class Dense:
         n = core.shape[0]
         with one_thread():  # geev's threads cost more than they give, at any size
             if k is None and n > _BY_ROWS:
-                return self._both_sides(core, wide)
+                return _both_sides(core)
             values, right = np.linalg.eig(core)
             values, right = values.astype(wide, copy=False), right.astype(wide, copy=False)
             index = leading_first(values, order)
@@ -42,21 +43,20 @@ class Dense:
             count = n if k is None else whole_pairs(values[index], k + _SPARE)
             left = _left_rows(core, values, right, index[:count])
             if left is None:
-                return self._both_sides(core, wide)
+                return _both_sides(core)
         index = index[:count]
         return RawPairs(values[index], right[:, index], left, complete=count == n)
 
-    @staticmethod
-    def _both_sides(core: Float[np.ndarray, "n n"], wide: np.dtype[np.complexfloating]) -> RawPairs:
-        import scipy.linalg
-
-        with one_thread():  # scipy brings a BLAS of its own
-            found = scipy.linalg.eig(core, left=True, right=True, check_finite=False)
-        values, left, right = (np.asarray(x, dtype=wide) for x in found)
-        return RawPairs(values, right, left, complete=True)
-
 
 _SPARE = 8
+
+
+def _both_sides(core: Float[np.ndarray, "n n"]) -> RawPairs:
+    import scipy.linalg  # noqa: F401 - brings a BLAS of its own, which is limited once it is there
+
+    with one_thread():
+        values, left, right = both_sides(core)
+    return RawPairs(values, right, left, complete=True)
 
 
 def _left_rows(

@@ -48,6 +48,8 @@ class LayerCost:
         operator of a post-norm layer.
     solver
         The solver that is tried first.
+    weights
+        Entries of W_V and W_O.
     read_bytes
         Bytes of the tensors that are read, as stored.
     memory_bytes
@@ -60,6 +62,7 @@ class LayerCost:
     d: int
     solved: int
     solver: str
+    weights: int
     read_bytes: int
     memory_bytes: int
     product_flops: float
@@ -338,6 +341,7 @@ def _cost(
         d=d,
         solved=n,
         solver=solver,
+        weights=d * (r + width),
         read_bytes=stored,
         memory_bytes=int(held + factors + small + max(working, 0) + lifted),
         product_flops=products + pieces,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Inexact, Int
@@ -23,6 +23,7 @@ from eigenlens.errors import NumericsError, OptionError
 OPERATORS = ("raw", "folded")
 """`raw`: F alone, output scale included. `folded`: with the gains of the norms around it."""
 
+_ROWS = 1024  # of a large factor that are narrowed at a time
 _LARGE = 1 << 31  # multiplications, d r^2, from which on norms are good to six digits only
 
 
@@ -113,23 +114,14 @@ class LowRank:
         """
         if self.dtype.itemsize == 4 or not is_large(self) or "grams" in vars(self):
             return self.grams
-        found = []
-        for factor, transpose in ((self.left, True), (self.right, False)):
-            scale = max(float(factor.max()), -float(factor.min())) or 1.0
-            narrow = np.empty(factor.shape, dtype=np.float32)
-            np.multiply(factor, 1 / scale, out=narrow, casting="same_kind")
-            gram = narrow.T @ narrow if transpose else narrow @ narrow.T
-            found.append(gram * np.float64(scale) ** 2)
-        return found[0], found[1]
+        return _narrow_gram(self.left), _narrow_gram(self.right.T)
 
     def row_space(self) -> Float[np.ndarray, "d m"]:
         """Orthonormal basis of the row space, whose complement is ker A; O(d r^2).
 
         Singular values that are rounding count as 0: a head that was pruned leaves a kernel.
         """
-        fit, _ = normalised(self)
-        if not isinstance(fit, LowRank):
-            raise TypeError("a map in factors stays one")
+        fit = cast(LowRank, normalised(self)[0])  # a map in factors stays one
         q, upper = np.linalg.qr(fit.right.T)
         outer = np.asarray(np.linalg.qr(fit.left, mode="r"))
         return np.asarray(q @ _rows_of(outer @ upper.T, fit.d))
@@ -194,6 +186,18 @@ class Full:
 
 
 LinearMap = LowRank | Full
+
+
+def _narrow_gram(tall: Float[np.ndarray, "d r"]) -> Float[np.ndarray, "r r"]:
+    """``X^T X`` in float32, summed over blocks of rows so that no narrow copy of X exists."""
+    scale = max(float(tall.max()), -float(tall.min())) or 1.0
+    total = np.zeros((tall.shape[1], tall.shape[1]), dtype=np.float32)
+    for start in range(0, tall.shape[0], _ROWS):
+        block = tall[start : start + _ROWS]
+        narrow = np.empty_like(block, dtype=np.float32)
+        np.multiply(block, 1 / scale, out=narrow, casting="same_kind")
+        total += narrow.T @ narrow
+    return np.asarray(total * np.float64(scale) ** 2)
 
 
 def _rows_of(matrix: Float[np.ndarray, "n r"], d: int) -> Float[np.ndarray, "r m"]:

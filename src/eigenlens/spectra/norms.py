@@ -11,9 +11,6 @@ from jaxtyping import Float
 from eigenlens.blas import of_row_blocks, one_thread
 from eigenlens.spectra.maps import Full, LinearMap, LowRank, is_large, normalised, restored
 
-Asked = tuple[bool, np.ndarray]
-"""A vector to be multiplied, and whether by the transpose."""
-
 _DENSE_NORM_LIMIT = 64  # below this size an SVD is cheaper than starting a Lanczos process
 
 
@@ -49,96 +46,42 @@ def spectral_norm(a: LinearMap, seed: int = 0) -> float:
     An SVD for small matrices, else a Lanczos process with a seeded start: on ``A^T A``, or within
     the row space of a low-rank A, where it needs no more than the r x r Gram matrices. The value
     converges long before the vector, so a flat top of the spectrum does no harm.
+
+    Raises
+    ------
+    NumericsError
+        It is beyond the range of float64.
     """
-    return SpectralNorm(a, seed).value
+    fit, exponent = normalised(a)
+    return restored(_norm(fit, seed), exponent)
 
 
-class SpectralNorm:
-    """``|A|_2``, computed when it is first asked for, or on the way of other products with A.
+def _norm(a: LinearMap, seed: int) -> float:
+    """That of a map whose entries are of order 1."""
+    if a.rank_bound <= _DENSE_NORM_LIMIT or a.d <= _DENSE_NORM_LIMIT:
+        return _norm_by_svd(a)
+    loose = 1e-5 if is_large(a) else 0.03 * math.sqrt(float(np.finfo(a.dtype).eps))
+    if isinstance(a, LowRank):
+        # u = R^T x: A^T A u = R^T (L^T L) (R R^T) x, and u.v = x (R R^T) y.
+        outer, inner = a.rough_grams
+        run = _lanczos(lambda x: inner @ x, _start(inner, seed), loose)
+        with one_thread():  # many products too short to share
+            top = drive(run, lambda mx: outer @ mx)
+    else:
+        matrix = a.matrix
+        run = _lanczos(lambda x: x, _start(matrix, seed), loose)
+        top = drive(run, lambda x: matrix.T @ (matrix @ x))
+    return _norm_by_svd(a) if top is None else math.sqrt(max(top, 0.0))
 
-    Parameters
-    ----------
-    a
-        The map.
-    seed
-        Of the start vector.
-    """
 
-    def __init__(self, a: LinearMap, seed: int = 0) -> None:
-        self._map, self._exponent = normalised(a)
-        self._seed = seed
-        self._found: float | None = None
-
-    @property
-    def shares(self) -> bool:
-        """Whether it can go along with other products: of a dense map, by `products`."""
-        return isinstance(self._map, Full) and self._map.d > _DENSE_NORM_LIMIT
-
-    @property
-    def value(self) -> float:
-        """The norm.
-
-        Raises
-        ------
-        NumericsError
-            It is beyond the range of float64.
-        """
-        if self._found is None:
-            self._found = self._compute()
-        return restored(self._found, self._exponent)
-
-    def _compute(self) -> float:
-        a = self._map
-        if a.rank_bound <= _DENSE_NORM_LIMIT or a.d <= _DENSE_NORM_LIMIT:
-            return _norm_by_svd(a)
-        if isinstance(a, LowRank):
-            # u = R^T x: A^T A u = R^T (L^T L) (R R^T) x, and u.v = x (R R^T) y.
-            outer, inner = a.rough_grams
-            start = self._start(inner)
-            run = _lanczos(lambda x: inner @ x, start, self._loose)
-            with one_thread():  # many products too short to share
-                top = drive(run, lambda mx: outer @ mx)
-            return _norm_by_svd(a) if top is None else math.sqrt(max(top, 0.0))
-        products = self.products()
-        matrix, answer = a.matrix, None
-        while True:
-            try:
-                transposed, x = products.send(answer)
-            except StopIteration:
-                break
-            answer = (matrix.T if transposed else matrix) @ x
-        return _norm_by_svd(a) if self._found is None else self._found
-
-    def products(self) -> Generator[Asked, np.ndarray | None, None]:
-        """Of a dense map: asks for products with it, and knows the norm when it has them all."""
-        if not isinstance(self._map, Full):
-            raise TypeError("only a dense map is asked for its own products")
-        run = _lanczos(lambda x: x, self._start(self._map.matrix), self._loose)
-        x = next(run)
-        while True:
-            y = yield False, x
-            z = yield True, np.asarray(y)
-            try:
-                x = run.send(np.asarray(z))
-            except StopIteration as end:
-                if end.value is not None:
-                    self._found = math.sqrt(max(float(end.value), 0.0))
-                return
-
-    def _start(self, like: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n"]:
-        rng = np.random.default_rng(self._seed)
-        return np.asarray(rng.standard_normal(like.shape[0]), dtype=like.dtype)
-
-    @property
-    def _loose(self) -> float:
-        eps = float(np.finfo(self._map.dtype).eps)
-        return 1e-5 if is_large(self._map) else 0.03 * math.sqrt(eps)
+def _start(like: Float[np.ndarray, "n n"], seed: int) -> Float[np.ndarray, "n"]:
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.standard_normal(like.shape[0]), dtype=like.dtype)
 
 
 def top_eigenvalue(gram: Float[np.ndarray, "n n"], seed: int = 0) -> float:
     """Largest eigenvalue of a Gram matrix to a few digits, from below; O(n^2) a step."""
-    start = np.asarray(np.random.default_rng(seed).standard_normal(len(gram)), dtype=gram.dtype)
-    top = drive(_lanczos(lambda x: x, start, 0.05), lambda x: gram @ x)
+    top = drive(_lanczos(lambda x: x, _start(gram, seed), 0.05), lambda x: gram @ x)
     return float(np.linalg.norm(gram)) if top is None else top
 
 

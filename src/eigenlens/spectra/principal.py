@@ -130,7 +130,7 @@ def find_principal(
     second: Distinct | None = None
     for other in others:
         close = first.key - other.key
-        loose = first.defective and abs(first.value - other.value) <= _spread(first, pairs)
+        loose = first.defective and abs(first.value - other.value) <= _spread(pairs)
         if close < tie_tolerance * scale or close <= first.bar + other.bar or loose:
             tied.append(other)
         second = second or other
@@ -243,7 +243,7 @@ def _is_same(a: Distinct, b: Distinct) -> bool:
     return near <= bars <= _EXACT * max(abs(a.value), abs(b.value))
 
 
-def _spread(first: Distinct, pairs: Eigenpairs) -> float:
+def _spread(pairs: Eigenpairs) -> float:
     """How far rounding scatters a Jordan block: eps^(1/p) |A|, here with p up to 4."""
     eps = float(np.finfo(pairs.values.dtype).eps)
     return float(eps**0.25 * pairs.norm)

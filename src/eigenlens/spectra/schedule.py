@@ -1,8 +1,8 @@
-"""Layers one after the other: reading overlaps with computing, small layers share the cores.
+"""Layers one after the other, or as many at once as there are cores, where memory allows it.
 
-Memory decides. A layer that is small is read and solved whole by one of as many workers as there
-are cores, each with one BLAS thread: one layer a worker. Of a large one only the next layer's
-weights are read ahead, as stored, while BLAS has all cores for the present one.
+A layer that is read and solved whole by one worker, with one BLAS thread, leaves no core waiting
+for what BLAS does not share. Where a layer is too large for that, it has all cores, and only the
+next layer's weights are read ahead, as stored.
 """
 
 from __future__ import annotations
@@ -12,22 +12,36 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from eigenlens.blas import SMALL, cores, one_thread
+from eigenlens.blas import SMALL, cores, in_use, one_thread
 from eigenlens.spectra.estimate import LayerCost
 
 SMALL_BYTES = 48_000_000
-"""A layer whose solution takes more working memory than this is never solved beside another."""
+"""Layers that take no more working memory than this are solved beside others whatever comes."""
+ROOM_BYTES = 220_000_000
+"""What layers that are solved at once may take beyond 1.5 times the largest one's float32 weights,
+where some leading pairs of each are asked for."""
+DENSE_BYTES = 2_000_000_000
+"""What layers may take together that are solved at once for all their eigenvalues, which takes one
+core each and long."""
 
 Read = TypeVar("Read")
 Found = TypeVar("Found")
 
 
 def workers_for(costs: Sequence[LayerCost]) -> int:
-    """How many layers to solve at once: 1 where the largest one is not small."""
-    if len(costs) < 2:
+    """How many layers to solve at once; 1 where there is no room for one a core."""
+    workers = min(cores(), len(costs), 4)
+    if workers < 2 or in_use():
         return 1
-    small = all(c.solved <= SMALL and c.memory_bytes <= SMALL_BYTES for c in costs)
-    return min(cores(), len(costs), 4) if small else 1
+    if all(c.solved <= SMALL and c.memory_bytes <= SMALL_BYTES for c in costs):
+        return workers
+    if workers < cores():  # BLAS would leave the other cores without work
+        return 1
+    together = workers * max(c.memory_bytes for c in costs)
+    room = ROOM_BYTES + 1.5 * max(c.weights for c in costs) * 4
+    if all(c.solver == "dense" for c in costs):
+        room = max(room, DENSE_BYTES)
+    return workers if together <= room else 1
 
 
 def in_sequence(
@@ -46,7 +60,7 @@ def in_sequence(
     read, solve
         The two steps; `read` of different layers must not disturb each other.
     workers
-        How many layers may be in memory as a whole.
+        How many layers may be in memory as a whole; see `workers_for`.
     """
     if count < 2:
         for i in range(count):

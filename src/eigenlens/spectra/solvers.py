@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
-from eigenlens.blas import one_thread
+from eigenlens.blas import two_at_once
 from eigenlens.errors import NumericsError, OptionError
 from eigenlens.spectra import in_core
 from eigenlens.spectra.certify import (
@@ -39,7 +38,7 @@ from eigenlens.spectra.maps import (
     normalised,
     restored,
 )
-from eigenlens.spectra.norms import SpectralNorm, product_rounding
+from eigenlens.spectra.norms import product_rounding, spectral_norm
 from eigenlens.spectra.orders import Order, scaled
 
 __all__ = [
@@ -146,7 +145,7 @@ def eigenpairs(
         a = Full(a.dense())  # nothing is gained by factors as large as the matrix
         a, more = normalised(a)
         exponent, rounding = exponent + more, math.ldexp(rounding, -more)
-    found = _certified(a, k, scaled(order, exponent), methods, SpectralNorm(a, seed), rounding)
+    found = _certified(a, k, scaled(order, exponent), methods, seed, rounding)
     frobenius = a.frobenius_norm(exact=k is None)
     return replace(rescaled(found, exponent), frobenius=restored(frobenius, exponent))
 
@@ -156,7 +155,7 @@ def _certified(
     k: int | None,
     order: Order,
     methods: Sequence[Solver],
-    norm: SpectralNorm,
+    seed: int,
     rounding: float,
 ) -> Eigenpairs:
     """Pairs that meet the tolerance, of a map that is normalised."""
@@ -164,16 +163,15 @@ def _certified(
     core = a.core()
     full: RawPairs | None = None
     if isinstance(a, LowRank) and k is None and a.d * size**2 >= in_core.FROM:
-        full = _beside_norm(a, core, order, norm)
+        full, norm = _with_norm(a, core, order, seed)
         methods = [_Known(full)]
-    elif isinstance(a, LowRank) and not a.is_zero:
-        _ = a.rough_grams  # with all cores, before the norm is taken from them with one
-    waits = isinstance(methods[0], Krylov) and not a.is_zero  # for products that it can share
-    if not waits and norm.value == 0.0:
+    else:
+        norm = spectral_norm(a, seed)
+    if norm == 0.0:
         return of_zero(a, k)
     worst = np.inf
     if isinstance(a, LowRank) and full is not None:
-        found = in_core.certify_in_core(a, core, norm.value, full, order, "dense-core", rounding)
+        found = in_core.certify_in_core(a, core, norm, full, order, "dense-core", rounding)
         if found is not None and worst_residual(found) <= tolerance:
             return found
     for method in methods:
@@ -187,7 +185,7 @@ def _certified(
     if low_rank:
         raw = _guarded(Dense(), a.dense(), None, order)
         if raw is not None:
-            found = certify(a, norm.value, raw, order, "dense", lift=False, rounding=rounding)
+            found = certify(a, norm, raw, order, "dense", lift=False, rounding=rounding)
         else:
             found = None
         if found is not None:
@@ -213,19 +211,21 @@ class _Known:
         return self.pairs
 
 
-def _beside_norm(
-    a: LowRank, core: Float[np.ndarray, "r r"], order: Order, norm: SpectralNorm
-) -> RawPairs | None:
-    """All pairs of the core, which keeps one core busy, and beside them the norms of the map."""
-    with one_thread(), ThreadPoolExecutor(1) as pool:
-        task = pool.submit(_guarded, Dense(), core, None, order)
-        _ = a.grams, norm.value  # both norms and the certificates come from the Gram matrices
-        return task.result()
+def _with_norm(
+    a: LowRank, core: Float[np.ndarray, "r r"], order: Order, seed: int
+) -> tuple[RawPairs | None, float]:
+    """All pairs of the core, which keep one core busy, and beside them the norm of the map."""
+
+    def norm() -> float:
+        _ = a.grams  # the norm and the certificates come from them
+        return spectral_norm(a, seed)
+
+    return two_at_once(lambda: _guarded(Dense(), core, None, order), norm)
 
 
 def _solved(
     a: LinearMap,
-    norm: SpectralNorm,
+    norm: float,
     method: Solver,
     core: Float[np.ndarray, "n n"],
     k: int | None,
@@ -238,15 +238,11 @@ def _solved(
     Pairs of the kernel drop out on lifting; where too few are left, all are asked for.
     """
     lift = core.shape[0] < a.d
-    if isinstance(method, Krylov):
-        method = replace(method, beside=norm)
     for count in dict.fromkeys((k, None)):
         raw = _guarded(method, core, count, order)
         if raw is None:
             return None
-        if norm.value == 0.0:
-            return of_zero(a, k)
-        found = certify(a, norm.value, raw, order, name, lift=lift, rounding=rounding)
+        found = certify(a, norm, raw, order, name, lift=lift, rounding=rounding)
         if found is None:
             return None
         if k is None or raw.complete or found.values.size >= k:

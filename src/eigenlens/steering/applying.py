@@ -9,7 +9,7 @@ from typing import Any
 from eigenlens import __version__
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.steering.delta import read_delta
-from eigenlens.steering.forms import check_form, write_form
+from eigenlens.steering.forms import Destination
 from eigenlens.steering.written import Written
 
 
@@ -60,7 +60,7 @@ def apply(
     place
         Where to write.
     form, force, link
-        See `write_form` and `write_checkpoint`.
+        See `Destination`.
     architecture
         See `open_checkpoint`.
 
@@ -70,7 +70,7 @@ def apply(
         The delta is damaged or does not fit the model, or it cannot be written.
     """
     checkpoint = open_checkpoint(model, architecture)
-    check_form(checkpoint, place, form, force=force, link=link)
-    edit = read_delta(delta)
-    written = write_form(checkpoint, edit, place, form, force=force, link=link)
+    to = Destination(place, form, force, link)
+    to.check(checkpoint)
+    written = to.write(checkpoint, read_delta(delta))
     return Application(checkpoint.source_label, Path(delta), written)

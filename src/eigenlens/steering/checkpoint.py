@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
+from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.edits import RECORD
-from eigenlens.errors import EigenlensError, FormatError, OptionError, SourceError
+from eigenlens.errors import EigenlensError, OptionError
 from eigenlens.inert import inert
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.folders import apart, copy_file, listed, new_folder
 from eigenlens.steering.notes import is_card, noted
-from eigenlens.steering.target import EDITABLE, FAINT, Realised, Target, find_target, sha256
-from eigenlens.steering.undo import (
+from eigenlens.steering.on_disk import on_disk, weight_files
+from eigenlens.steering.record import (
     UNDO,
     read_edits,
     record_bytes,
@@ -23,40 +23,18 @@ from eigenlens.steering.undo import (
     untied_record,
     write_undo,
 )
+from eigenlens.steering.target import EDITABLE, FAINT, Realised, Target, find_target, sha256
 from eigenlens.steering.untie import CONFIG, INDEX, Untied, untie
 from eigenlens.steering.written import Written, describe
-from eigenlens.tensors.files import read_json, shown
+from eigenlens.tensors.files import read_json
 from eigenlens.tensors.folder import inside
-from eigenlens.tensors.http_ranges import broken_connection
-from eigenlens.tensors.patch import (
-    Piece,
-    check_patched,
-    piece_of,
-    raw,
-    shard_of,
-    write_new,
-    write_span,
-)
-from eigenlens.tensors.quantised import QuantisedStore
+from eigenlens.tensors.patch import Piece, check_patched, raw, shard_of, write_new, write_span
 from eigenlens.tensors.safetensors_file import SafetensorsFile
-from eigenlens.tensors.source import Source
 
 KNOWN_BY = (CONFIG, RECORD)
 """A folder that may be replaced holds one of these: a model's config, or a record of edits."""
 # Weights in other formats, which stay as they are.
 _OTHERS = (".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".safetensors")
-_FOREIGN: tuple[str, ...] = (
-    "*.bin",
-    "*.pt",
-    "*.pth",
-    "*.h5",
-    "*.msgpack",
-    "*.onnx",
-    "*.onnx_data",
-    "*.ot",
-)
-_FOREIGN += ("*.gguf", "*.tflite", "*.mlmodel", "onnx/*", "openvino/*", "coreml/*", "original/*")
-_IN_MEMORY = "or write --as lora or delta, which need no files"
 
 
 def write_checkpoint(
@@ -106,7 +84,7 @@ def write_checkpoint(
         A file is damaged, or what was written is not what was to be written.
     """
     target = find_target(checkpoint, edit)
-    checkpoint = _on_disk(checkpoint, target)
+    checkpoint = on_disk(checkpoint, target)
     job = _Job.plan(checkpoint, edit, find_target(checkpoint, edit))
     folder = Path(folder)
     apart(job.source, folder, own=True, inside=False)
@@ -140,11 +118,11 @@ class _Job:
     def plan(cls, checkpoint: Checkpoint, edit: Edit, target: Target) -> _Job:
         """Read the tensor and edit it."""
         found = checkpoint.source
-        if found is None or found.folder is None:  # `_on_disk` has seen to that
+        if found is None or found.folder is None:  # `on_disk` has seen to that
             raise OptionError(f"{checkpoint.source_label} has no folder")
         source, shard = found.folder, shard_of(found.store, target.tensor)
         files, left = listed(source)
-        weights = _weight_files(checkpoint, source)
+        weights = weight_files(checkpoint, source)
         untied = None
         if target.plan.steps > 1 and edit.steps == "last":
             untied = untie(checkpoint, target, source, weights)
@@ -207,7 +185,7 @@ class _Job:
             if self.untied is None:
                 check_patched(self.shard, path, self.tensor, data)
         if self.untied is not None:
-            _check_untied(self.source, building, self.untied, self.weights)
+            self.untied.check(self.source, building)
         for file, text in self.texts.items():
             write_new(building / file, text)
 
@@ -301,80 +279,6 @@ def _noted_cards(folder: Path, files: Sequence[str]) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if data is not None}
 
 
-def _on_disk(checkpoint: Checkpoint, target: Target) -> Checkpoint:
-    """The checkpoint as a folder of .safetensors files, or why it is none.
-
-    Raises
-    ------
-    OptionError
-        It is in memory, in another format, or the tensor is quantised.
-    SourceError
-        It cannot be fetched from the hub.
-    """
-    found = check_stored(checkpoint)
-    if target.dtype not in EDITABLE:
-        raise OptionError(
-            f"tensor '{inert(target.tensor)}' is quantised ({inert(target.dtype)}): an edit can be "
-            f"added to {', '.join(EDITABLE.values())}; dequantise the model first, {_IN_MEMORY}"
-        )
-    if found.folder is not None:
-        return checkpoint
-    return _fetched(checkpoint)
-
-
-def check_stored(checkpoint: Checkpoint) -> Source:
-    """The model's files, which must be .safetensors files.
-
-    Raises
-    ------
-    OptionError
-        It is in memory, or in another format.
-    """
-    found, label = checkpoint.source, checkpoint.source_label
-    if found is None or found.format == "arrays":
-        raise OptionError(
-            f"{label} is in memory: save it (save_pretrained) and give the folder, {_IN_MEMORY}"
-        )
-    if found.format == "gguf":
-        raise OptionError(
-            f"{label} is a GGUF file, which is not rewritten: write --as lora or delta, or load it "
-            "with transformers, save it (save_pretrained) and give that folder"
-        )
-    if found.format != "safetensors":
-        raise OptionError(
-            f"{label} is stored as .bin, which is read but not written: save it with transformers "
-            f"(save_pretrained writes .safetensors) and give that folder, {_IN_MEMORY}"
-        )
-    return found
-
-
-def _fetched(checkpoint: Checkpoint) -> Checkpoint:
-    """A model of the hub, whole in the library's cache; weights of other formats are left out."""
-    from huggingface_hub import snapshot_download
-
-    name, _, revision = checkpoint.source_label.partition("@")
-    broken: tuple[type[BaseException], ...] = (OSError, ValueError, *broken_connection())
-    try:
-        folder = snapshot_download(name, revision=revision or None, ignore_patterns=list(_FOREIGN))
-    except broken as error:
-        raise SourceError(
-            f"{checkpoint.source_label}: cannot be fetched whole ({type(error).__name__}): get it "
-            "with 'hf download', and give its folder"
-        ) from error
-    opened = open_checkpoint(folder, checkpoint.rules)
-    return replace(opened, source_label=checkpoint.source_label)
-
-
-def _weight_files(checkpoint: Checkpoint, folder: Path) -> tuple[str, ...]:
-    """The weight files that the model's tensors are in, relative to the folder."""
-    source = checkpoint.source
-    if source is None:
-        return ()
-    store = source.store.stored if isinstance(source.store, QuantisedStore) else source.store
-    paths = {shard_of(store, name).path for name in store.names()}
-    return tuple(sorted(path.relative_to(folder).as_posix() for path in paths))
-
-
 def known_by(folder: Path) -> tuple[str, ...]:
     """`KNOWN_BY`; without config.json where that is none of a model, as many other folders hold."""
     path = folder.expanduser() / CONFIG
@@ -385,20 +289,3 @@ def known_by(folder: Path) -> tuple[str, ...]:
     except EigenlensError:  # none that can be read
         return (RECORD,)
     return KNOWN_BY if {"model_type", "architectures"} & config.keys() else (RECORD,)
-
-
-def _check_untied(source: Path, building: Path, untied: Untied, weights: Sequence[str]) -> None:
-    """Every tensor of the untied files but the edited one has the bytes that it was copied from."""
-    for file in weights:
-        path = building / file
-        before, after = SafetensorsFile(inside(source, file)), SafetensorsFile(path)
-        for name in before.names():
-            for new in untied.copies.get(name, (name,)):
-                pairs: Any = zip(
-                    piece_of(before, name).content(), piece_of(after, new).content(), strict=True
-                )
-                if new != untied.tensor and not all(bytes(a) == bytes(b) for a, b in pairs):
-                    raise FormatError(
-                        f"{shown(path)}: tensor '{inert(new)}' is not what was written; check the "
-                        "disk, and write again"
-                    )

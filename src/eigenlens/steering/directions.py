@@ -18,7 +18,7 @@ from eigenlens.errors import (
 )
 from eigenlens.inert import inert
 from eigenlens.live.batches import make_batches
-from eigenlens.live.session import hooked
+from eigenlens.live.hooks import hooked
 from eigenlens.live.tokenizer import Tokenizer
 from eigenlens.spectra.analyse import analyse
 from eigenlens.spectra.options import SpectrumOptions

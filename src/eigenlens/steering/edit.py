@@ -39,7 +39,8 @@ class Edit:
         The unit vector that the edit is to put on top, (d,).
     written
         What is written for a reading ``w.z = 1`` at strength 1, (d,): the direction, or for the
-        placement probe ``(lambda* I - F) u``.
+        placement probe ``(lambda* I - F) u``; of attention divided by the layer's output scale, so
+        that it arrives in the residual stream.
     w
         What reads the output projection's input, (m,); m is n_heads * head_dim, or the width of
         the feed-forward part.

@@ -13,6 +13,7 @@ from eigenlens.blas import threads_for
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import OptionError
 from eigenlens.spectra.analyse import analyse
+from eigenlens.spectra.maps import build_factors
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.spectra.result import LayerSpectrum
@@ -64,7 +65,7 @@ class Formula:
     Attributes
     ----------
     eigenvalue
-        Root of ``1 = alpha q^T (lambda I - F)^-1 written``.
+        Root of ``1 = alpha q^T (lambda I - F)^-1 p``, p what arrives in the residual stream.
     cos_direction
         Of its eigenvector with u.
     residual
@@ -128,6 +129,17 @@ def alpha_qu(circuit: OVCircuit, edit: Edit) -> float:
     return float(edit.strength * (q @ np.asarray(edit.direction, dtype=np.float64)))
 
 
+def arriving(circuit: OVCircuit, edit: Edit) -> Vector:
+    """``diag(s) written``: what arrives in the residual stream for a reading of 1 at strength 1."""
+    return np.asarray(circuit.output_scale * np.asarray(edit.written, dtype=np.float64))
+
+
+def factors(circuit: OVCircuit) -> Factors:
+    """The layer's F as its spectrum has it, output scale included."""
+    found = build_factors(circuit)
+    return Factors(found.left, found.right)
+
+
 def read_of(circuit: OVCircuit, edit: Edit) -> Vector:
     """``q = W_V^T w``: what the term reads of a token's state."""
     return np.asarray(repeated_values(circuit).T @ np.asarray(edit.w, dtype=np.float64))
@@ -149,19 +161,16 @@ def _leader(found: LayerSpectrum, u: Vector) -> Leader:
 def _formula(circuit: OVCircuit, edit: Edit, after: LayerSpectrum) -> Formula | None:
     """None where the term is too weak to make a pair of its own."""
     u = np.asarray(edit.direction, dtype=np.float64)
-    written = np.asarray(edit.written, dtype=np.float64)
-    q = read_of(circuit, edit)
+    q, p, F = read_of(circuit, edit), arriving(circuit, edit), factors(circuit)
     try:
-        pair = top_pair(
-            Factors(circuit.grouped_output(), circuit.value()), written, q, edit.strength
-        )
+        pair = top_pair(F, p, q, edit.strength, alpha_qu(circuit, edit))
     except OptionError:
         return None
     leaders = after.eigenvalues
     order = ORDERS[after.order]
     listed = float(order.key(np.array([pair.value]))[0]) >= float(order.key(leaders).min())
     error = float(np.abs(leaders - pair.value).min()) / max(abs(pair.value), 1e-300)
-    Fv = edited_circuit(circuit, edit).matvec(pair.vector)
+    Fv = build_factors(edited_circuit(circuit, edit)).matvec(pair.vector)
     residual = float(np.linalg.norm(Fv - pair.value * pair.vector)) / after.spectral_norm
     cosine = float(abs(np.vdot(pair.vector, u)))
     return Formula(pair.value, min(cosine, 1.0), residual, error if listed else None)

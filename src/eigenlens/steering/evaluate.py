@@ -18,9 +18,9 @@ from jaxtyping import Bool, Float
 
 from eigenlens.errors import NumericsError
 from eigenlens.live.batches import Batch
-from eigenlens.live.capture import Recorder
+from eigenlens.live.hooks import hooked
 from eigenlens.live.recipe import first_input
-from eigenlens.live.session import hooked
+from eigenlens.live.recorder import Recorder
 from eigenlens.steering.measures import Measure, Sums
 from eigenlens.steering.opening import Head
 from eigenlens.steering.push import Push

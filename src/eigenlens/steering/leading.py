@@ -8,20 +8,34 @@ is above what else the layer has. Which of the two is missing is told.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from eigenlens.circuit.circuit import OVCircuit
+from eigenlens.spectra.maps import build_factors
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.steering.edit import Edit
-from eigenlens.steering.eigenpair import Change, Leader, alpha_qu, leader_with, read_of
-from eigenlens.steering.rank_one import Factors, at_value
+from eigenlens.steering.eigenpair import (
+    Change,
+    Leader,
+    alpha_qu,
+    arriving,
+    factors,
+    leader_with,
+    read_of,
+)
+from eigenlens.steering.probes import Probe, Reader, at_strength, reader
+from eigenlens.steering.rank_one import at_value
 
 WANTED = 0.9
 """Cosine of the leading eigenvector with the direction below which a warning is due."""
 _DOUBLINGS = 12
 _HALVINGS = 5
+_CLOSER = 1.05
+_STRIDE = 1.5  # larger ones could pass over strengths that do not do
+_BEYOND = (1e-3, 1e-2, 3e-2, 0.1)  # shares by which a placed value is put above the others
 _SAME = 1e-6
 
 
@@ -51,11 +65,16 @@ def _why(circuit: OVCircuit, edit: Edit, change: Change, size: float) -> str:
             f"layer's own leader {_shown(change.before.eigenvalue)}"
         )
     if not _leads(change):
+        own, order = change.after.eigenvalue, ORDERS[change.after.order]
+        ours, theirs = order.key(np.array([formula.eigenvalue, own]))
+        what = order.meaning.partition(":")[0]  # |1 + lambda|
+        by = "" if order.name == "real" else f" in {what} ({ours:.3g} and {theirs:.3g})"
         return (
             f"its new eigenvalue {_shown(formula.eigenvalue)} is not above the layer's own leader "
-            f"{_shown(change.after.eigenvalue)}"
+            f"{_shown(own)}{by}"
         )
-    image = float(np.linalg.norm(circuit.matvec(np.asarray(edit.direction, dtype=np.float64))))
+    u = np.asarray(edit.direction, dtype=np.float64)
+    image = float(np.linalg.norm(build_factors(circuit).matvec(u)))
     bent = math.tan(math.acos(min(max(formula.cos_direction, 1e-9), 1.0)))
     # Were F normal with all else near 0, what is added across u would be |F u| / |lambda| of it.
     resolvent = ""
@@ -84,29 +103,57 @@ def _shown(value: complex) -> str:
 
 
 def first_strength(circuit: OVCircuit, edit: Edit, change: Change) -> float | None:
-    """About the least strength above the edit's at which the cosine is `WANTED`, to a few percent.
+    """A strength above the edit's from which on the cosine is `WANTED`, usually about the least.
 
-    The secular equation is linear in the strength, so it is lambda that is searched: doubled until
-    the vector ``(lambda - F)^-1 u`` is near u, then bisected. One LU factorisation of the (r, r)
-    core a step, a dozen in all; the strength that is found is tried by the solver.
+    The secular equation is linear in the strength, so it is lambda that is searched above all that
+    leads, before and after: doubled until the vector ``(lambda - F)^-1 u`` is near u, then
+    bisected; one LU factorisation of the (r, r) core a step. The solver tries what is found. Where
+    F's own leader falls as the strength rises, a smaller lambda leads as well, so that the solver
+    is then asked about smaller strengths, until one does not do; a strength between those that it
+    tried may be missed.
 
     None where it is not reached, or the solver does not confirm it.
     """
-    u = np.asarray(edit.direction, dtype=np.float64)
+    layer = reader(circuit)
+
+    def leads(strength: float) -> bool:
+        there = leader_with(circuit, _stronger(layer, edit, strength))
+        return there.cos_direction >= WANTED
+
     if edit.probe == "placement":  # the strength is the eigenvalue, the vector u throughout
-        above = _ahead(change.after) * (1 + 1e-3)
-        return _rounded_up(above) if above > edit.strength else None
+        above = _ahead(change.after)
+        for more in _BEYOND:
+            first = _rounded_up(above * (1 + more)) if above > 0 else 0.0
+            if first > edit.strength and leads(first):
+                return first
+        return None
+    best = _by_formula(circuit, edit, change)
+    if best is None or not leads(best):
+        return None
+    return _lowered(best, edit.strength, leads)
+
+
+def _stronger(layer: Reader, edit: Edit, strength: float) -> Edit:
+    """The same edit at another strength."""
+    u = np.asarray(edit.direction, dtype=np.float64)
+    there = at_strength(layer, u, Probe(edit.w, edit.written), edit.probe, strength)
+    return replace(edit, strength=strength, written=there.written)
+
+
+def _by_formula(circuit: OVCircuit, edit: Edit, change: Change) -> float | None:
+    """The least strength that the secular equation finds where lambda is above all leaders."""
+    u = np.asarray(edit.direction, dtype=np.float64)
     low = max(_ahead(change.before), _ahead(change.after), 0.0)
     if change.formula is not None:
         low = max(low, change.formula.eigenvalue.real)
     low *= 1 + 1e-3  # beside an eigenvalue of F the resolvent has a pole
     if not low > 0:
         return None
-    q, F = read_of(circuit, edit), Factors(circuit.grouped_output(), circuit.value())
+    q, p, F = read_of(circuit, edit), arriving(circuit, edit), factors(circuit)
 
     def enough(value: float) -> float | None:
         """The strength at which lambda is `value`, if the vector is near enough to u there."""
-        strength, vector = at_value(F, u, q, value)
+        strength, vector = at_value(F, p, q, value)
         near = float(vector @ u) >= WANTED * float(np.linalg.norm(vector))
         return strength if near and edit.strength < strength < math.inf else None
 
@@ -125,9 +172,30 @@ def first_strength(circuit: OVCircuit, edit: Edit, change: Change) -> float | No
             low = middle
         else:
             high, best = middle, found
-    first = _rounded_up(best)
-    there = leader_with(circuit, replace(edit, strength=first))
-    return first if there.cos_direction >= WANTED else None
+    return _rounded_up(best)
+
+
+def _lowered(best: float, least: float, leads: Callable[[float], bool]) -> float:
+    """The smallest strength down to which `leads` holds, to a few percent; above `least`.
+
+    One try where `best` is that already.
+    """
+    low, step = least, _CLOSER
+    while best / step > least:
+        lower = _rounded_up(best / step)
+        if not leads(lower):
+            low = lower
+            break
+        best, step = lower, min(step**2, _STRIDE)
+    while best > _CLOSER * low:
+        middle = _rounded_up(math.sqrt(best * low))
+        if not low < middle < best:
+            break
+        if leads(middle):
+            best = middle
+        else:
+            low = middle
+    return best
 
 
 def _ahead(leader: Leader) -> float:

@@ -15,11 +15,8 @@ from eigenlens.steering.live_job import Job
 from eigenlens.steering.measures import Measure
 from eigenlens.steering.moments import moments_of
 from eigenlens.steering.options import AUTO, SteerOptions
-from eigenlens.steering.probes import Probe, Reader, level, scaled
-from eigenlens.steering.steer import (
-    given_vector,
-    make_probe,
-)
+from eigenlens.steering.probes import Probe, Reader, at_strength, level, scaled
+from eigenlens.steering.steer import given_vector, make_probe
 from eigenlens.steering.strength import (
     Window,
     curve,
@@ -88,7 +85,13 @@ def strength_of(
     """The strength, and the measures of those that were tried for it."""
     options = job.options
     if options.target_cosine is not None:
-        return for_cosine(study, probe.w, options.target_cosine), ()
+        layer = job.layer
+
+        def written(alpha: float) -> Float[np.ndarray, "d"]:
+            there = at_strength(layer, found.vector, probe, options.probe_name, alpha)
+            return alpha * there.written
+
+        return for_cosine(study, probe.w, written, options.target_cosine), ()
     if options.strength != AUTO:
         return float(options.strength), ()
     if job.subject.head is None:

@@ -24,11 +24,11 @@ from eigenlens.steering.measures import Measure
 from eigenlens.steering.moments import read_inputs
 from eigenlens.steering.opening import Subject, place_of, quick
 from eigenlens.steering.options import NOISE, SteerOptions
-from eigenlens.steering.probes import Probe
+from eigenlens.steering.probes import Probe, at_strength
 from eigenlens.steering.push import Added, Term
 from eigenlens.steering.result import Steering
 from eigenlens.steering.stage import Stage, find_stage
-from eigenlens.steering.steer import at_strength, make_edit
+from eigenlens.steering.steer import make_edit
 from eigenlens.steering.strength import (
     kl_of,
     match_kl,
@@ -73,7 +73,7 @@ def _steer(job: Job) -> Steering:
     study.read(evaluation, job.tick.batches("reading text to evaluate on"))
 
     def term(alpha: float) -> Term:
-        there = at_strength(layer, found, probe, options, alpha)
+        there = at_strength(layer, found.vector, probe, options.probe_name, alpha)
         # In a resumed pass the calls before the edited one do not happen.
         return Term(stage.output, there.w, there.written, alpha)
 
@@ -93,7 +93,7 @@ def _steer(job: Job) -> Steering:
         circuit,
         options,
         found,
-        at_strength(layer, found, probe, options, strength),
+        at_strength(layer, found.vector, probe, options.probe_name, strength),
         strength,
     )
     # The running model knows its own type, which a GGUF file may call otherwise.

@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from eigenlens.errors import OptionError
 from eigenlens.live.batches import Batch
+from eigenlens.live.hooks import hooked
 from eigenlens.live.recipe import first_input
-from eigenlens.live.session import hooked
 from eigenlens.steering.probes import Moments
 from eigenlens.steering.stage import Stage
 

@@ -13,6 +13,7 @@ from eigenlens.circuit.adapters import merge_adapters
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.errors import ArchitectureError, OptionError, SourceError
 from eigenlens.inert import inert
+from eigenlens.live.gguf_once import gguf_once
 from eigenlens.live.load import load_model
 from eigenlens.live.places import Place
 from eigenlens.live.session import Session, open_session, session_of
@@ -92,32 +93,35 @@ def open_subject(
         live = merge_adapters(source) if hasattr(source, "state_dict") else source
         return _subject(open_session(live, architecture=architecture))
     found = source if isinstance(source, Source) else resolve(source)
-    checkpoint = open_checkpoint(found, architecture)
-    split = SPLITTERS.get(found.label.removeprefix("sample:"))
-    tokenizer, notes = _tokenizer(found, split, trust_remote_code)
-    if before is not None:
-        before(tokenizer, checkpoint)
-    both = bool(found.config.get("is_encoder_decoder"))
-    if not has_head(checkpoint) or both:
-        session = open_session(
-            found,
-            dtype=dtype,
-            device=device,
-            architecture=architecture,
-            trust_remote_code=trust_remote_code,
-            tokenizer=False,
+    with gguf_once(found.format == "gguf"):
+        checkpoint = open_checkpoint(found, architecture)
+        split = SPLITTERS.get(found.label.removeprefix("sample:"))
+        tokenizer, notes = _tokenizer(found, split, trust_remote_code)
+        if before is not None:
+            before(tokenizer, checkpoint)
+        both = bool(found.config.get("is_encoder_decoder"))
+        if not has_head(checkpoint) or both:
+            session = open_session(
+                found,
+                dtype=dtype,
+                device=device,
+                architecture=architecture,
+                trust_remote_code=trust_remote_code,
+                tokenizer=False,
+            )
+            session = _with_tokenizer(session, tokenizer, notes)
+            why = (
+                "of an encoder-decoder only the states are measured"
+                if both
+                else "its files hold no output head"
+            )
+            note = f"{session.label}: {why}: the effect on its predictions is not measured"
+            return replace(_subject(session), head=None, warnings=(*session.warnings, note))
+        model = load_model(
+            found, dtype, head=True, device=device, trust_remote_code=trust_remote_code
         )
-        session = _with_tokenizer(session, tokenizer, notes)
-        why = (
-            "of an encoder-decoder only the states are measured"
-            if both
-            else "its files hold no output head"
-        )
-        note = f"{session.label}: {why}: the effect on its predictions is not measured"
-        return replace(_subject(session), head=None, warnings=(*session.warnings, note))
-    model = load_model(found, dtype, head=True, device=device, trust_remote_code=trust_remote_code)
-    session = session_of(model, found, architecture=architecture)
-    return _subject(_with_tokenizer(session, tokenizer, notes))
+        session = session_of(model, found, architecture=architecture)
+        return _subject(_with_tokenizer(session, tokenizer, notes))
 
 
 def _tokenizer(

@@ -4,6 +4,9 @@ z_i is what the output projection sees of token i: the concatenated head outputs
 over the query heads that share them. The token then receives ``alpha u (w.z_i)``, and F becomes
 ``F + alpha u q^T`` with ``q = W_V^T w`` (W_V repeated likewise). Two things must both hold: u is
 the leading eigenvector (alpha q.u > 0 and large), and w.z_i has one sign over tokens.
+
+Where the model multiplies what W_O writes with an output scale s, F is ``diag(s) W_O W_V`` here as
+it is in a spectrum, and what is written is ``u / s``: u is what arrives in the residual stream.
 """
 
 from __future__ import annotations
@@ -55,15 +58,36 @@ class Reader:
     values
         W_V repeated over the heads that share it, (m, d).
     W_O
-        The output projection, (d, m); ``F = W_O @ values`` is never formed.
+        The output projection, (d, m).
+    scale
+        What the model multiplies its output with, a number or one a coordinate;
+        ``F = diag(scale) W_O @ values`` is never formed.
     """
 
     values: Float[np.ndarray, "m d"]
     W_O: Float[np.ndarray, "d m"]
+    scale: float | Float[np.ndarray, "d"] = 1.0
 
     def image(self, x: Float[np.ndarray, "d"]) -> Float[np.ndarray, "d"]:
         """``F x`` through the factors."""
-        return np.asarray(self.W_O @ (self.values @ x))
+        return np.asarray(self.scale * (self.W_O @ (self.values @ x)))
+
+    def writing(self, x: Float[np.ndarray, "d"]) -> Float[np.ndarray, "d"]:
+        """What W_O must write for x to arrive in the residual stream.
+
+        Raises
+        ------
+        NumericsError
+            The output scale is 0 where x is not.
+        """
+        scale = np.broadcast_to(np.asarray(self.scale, dtype=np.float64), x.shape)
+        lost = int(np.count_nonzero((scale == 0) & (x != 0)))
+        if lost:
+            raise NumericsError(
+                f"the model multiplies {lost} of {len(x)} coordinates of what this layer writes "
+                "with 0: no edit of W_O makes the direction arrive; take another layer or direction"
+            )
+        return np.asarray(x / np.where(scale == 0, 1.0, scale))
 
 
 def repeated_values(circuit: OVCircuit) -> Float[np.ndarray, "m d"]:
@@ -88,7 +112,7 @@ def reader(circuit: OVCircuit) -> Reader:
             f"{circuit.d_model}: it has no eigenvectors to steer"
         )
     values = repeated_values(circuit)
-    return Reader(values, upcast(circuit.W_O))
+    return Reader(values, upcast(circuit.W_O), circuit.output_scale)
 
 
 @dataclass(frozen=True)
@@ -100,7 +124,8 @@ class Probe:
     w
         What reads z, (m,).
     written
-        What is written for ``w.z = 1`` at strength 1: u, or ``(lambda* I - F) u`` for placement.
+        What W_O writes for ``w.z = 1`` at strength 1, so that u arrives behind the output scale;
+        for placement ``(lambda* I - F) u`` does.
     """
 
     w: Vector
@@ -124,7 +149,7 @@ def eigen(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
             f"the values of this layer do not see the direction (|W_V u| = {size:.1e}): no edit of "
             "W_O can make it an eigenvector; take another layer or direction"
         )
-    return Probe(seen / size, u)
+    return Probe(seen / size, layer.writing(u))
 
 
 def direction(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
@@ -140,7 +165,7 @@ def direction(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
         raise ShapeError(
             f"W_O has shape ({d}, {m}): u u^T does not fit it; use the probe eigen or calibrated"
         )
-    return Probe(u, u)
+    return Probe(u, layer.writing(u))
 
 
 def calibrated(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
@@ -161,11 +186,12 @@ def calibrated(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
         raise OptionError(
             "the calibrated probe needs text and a live model; use --probe eigen for weights only"
         )
-    g = layer.values @ eigen(layer, u, None).written
+    written = eigen(layer, u, None).written  # raises where the values do not see u
+    g = layer.values @ u
     A = _ridged(moments)
     both = np.linalg.solve(A, np.stack([moments.mean, g], axis=1))
     toward, along = both[:, 0], both[:, 1]
-    return Probe(toward + (TAU - g @ toward) / (g @ along) * along, u)
+    return Probe(toward + (TAU - g @ toward) / (g @ along) * along, written)
 
 
 def level(moments: Moments, u: Vector) -> Probe:
@@ -196,21 +222,32 @@ def _ridged(moments: Moments) -> Float[np.ndarray, "m m"]:
 
 
 def placement(layer: Reader, u: Vector, moments: Moments | None) -> Probe:
-    """``w.W_V u = 1`` with the least norm; written is ``(lambda* I - F) u``, see `placed`.
+    """``w.W_V u = 1`` with the least norm; what arrives is ``(lambda* I - F) u``, see `placed`.
 
-    The direction written depends on lambda*, so it is filled in by `placed`.
+    What is written depends on lambda*, so it is filled in by `placed`.
     """
     seen = layer.values @ u
-    eigen(layer, u, None)  # raises where the values do not see u
-    return Probe(seen / float(seen @ seen), u)
+    written = eigen(layer, u, None).written  # raises where the values do not see u
+    return Probe(seen / float(seen @ seen), written)
 
 
 def placed(layer: Reader, u: Vector, probe: Probe, value: float) -> Probe:
-    """The placement probe for one eigenvalue: ``dW_O = (value I - F) u w^T`` has it at u.
+    """The placement probe for one eigenvalue: with ``F + (value I - F) u q^T`` it is at u.
 
     The other eigenvalues become those of ``F (I - u q^T)``, whatever `value`.
     """
-    return Probe(probe.w, value * u - layer.image(u))
+    return Probe(probe.w, layer.writing(value * u - layer.image(u)))
+
+
+def at_strength(layer: Reader | None, u: Vector, probe: Probe, name: str, strength: float) -> Probe:
+    """The probe at a strength: of placement, what is written depends on it.
+
+    There the strength is the eigenvalue: what arrives is ``(strength I - F) u`` in all.
+    """
+    if name != "placement" or layer is None:
+        return probe
+    there = placed(layer, u, probe, strength)
+    return Probe(there.w, there.written / strength)
 
 
 PROBES: Mapping[str, Callable[[Reader, Vector, Moments | None], Probe]] = {

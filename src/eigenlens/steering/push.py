@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from eigenlens.live.hooks import hooked
 from eigenlens.live.recipe import first_input
-from eigenlens.live.session import hooked
 
 
 @dataclass(frozen=True)

@@ -79,21 +79,24 @@ def at_value(F: Matrix | Factors, u: Vector, q: Vector, value: float) -> tuple[f
     return (1 / reach if reach else float("inf")), vector
 
 
-def top_pair(F: Matrix | Factors, u: Vector, q: Vector, alpha: float) -> TopPair:
-    """The pair that the term brings, by Newton's method on the secular equation from ``alpha q.u``.
+def top_pair(
+    F: Matrix | Factors, u: Vector, q: Vector, alpha: float, near: float | None = None
+) -> TopPair:
+    """The pair that the term brings, by Newton's method on the secular equation.
 
-    The vector is ``(lambda I - F)^-1 u``, unit, its component on u positive. For large
-    ``alpha q.u`` the value tends to ``alpha q.u`` and the vector to u; it then leads. Of a weak
-    term it is an eigenpair of the sum all the same, one of those that move. The equation is taken
-    as ``1 / q^T (lambda I - F)^-1 u = alpha``, whose left side is nearly linear in lambda far
-    out. One LU factorisation a step, of the (r, r) core for factors; a few steps.
+    From ``alpha q.u``, or from `near`. The vector is ``(lambda I - F)^-1 u``, unit, its component
+    on u positive. For large ``alpha q.u`` the value tends to ``alpha q.u`` and the vector to u; it
+    then leads. Of a weak term it is an eigenpair of the sum all the same, one of those that move.
+    The equation is taken as ``1 / q^T (lambda I - F)^-1 u = alpha``, whose left side is nearly
+    linear in lambda far out. One LU factorisation a step, of the (r, r) core for factors; a few
+    steps.
 
     Raises
     ------
     OptionError
         ``alpha q.u`` is 0, or so small that no pair of its own grows out of the term.
     """
-    start = complex(alpha * (q @ u))
+    start = complex(alpha * (q @ u) if near is None else near)
     if start == 0:
         raise OptionError("alpha q.u is 0: the term makes no eigenvector of its own")
     # From a real start all stays real; a complex pair is found from beside the axis.

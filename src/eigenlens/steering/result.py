@@ -13,7 +13,7 @@ from eigenlens.steering.continuations import Continuation
 from eigenlens.steering.directions import Direction
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.eigenpair import Change
-from eigenlens.steering.forms import FORMS, write_form
+from eigenlens.steering.forms import FORMS, Destination
 from eigenlens.steering.measures import Cosines, Measure
 from eigenlens.steering.strength import Window
 from eigenlens.steering.target import Realised
@@ -104,10 +104,12 @@ class Steering(Shown, shown_as="steer"):
         ------
         OptionError
             The form is unknown, the model has no files, or a form without links is asked for them.
+        EigenlensError
+            See `Destination.write`.
         """
         if self.checkpoint is None:
             raise OptionError("there are no files to write the edit for: give a model's path")
-        return write_form(self.checkpoint, self.edit, folder, form, force=force, link=link)
+        return Destination(folder, form, force, link).write(self.checkpoint, self.edit)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.steer/1``; numbers may be non-finite."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eigenlens.errors import ArchitectureError
+from eigenlens.live.hooks import hooked
 from eigenlens.live.load import line
 from eigenlens.live.places import Place
-from eigenlens.live.session import Session, hooked
+from eigenlens.live.session import Session
 
 
 @dataclass

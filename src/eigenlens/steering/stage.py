@@ -15,9 +15,10 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.errors import OptionError
+from eigenlens.live.hooks import hooked
 from eigenlens.live.places import Place, owner
 from eigenlens.live.recipe import states_of
-from eigenlens.live.session import Session, hooked
+from eigenlens.live.session import Session
 from eigenlens.live.witness import is_norm
 from eigenlens.steering.target import locate
 
@@ -87,7 +88,8 @@ class Stage:
         Raises
         ------
         OptionError
-            It makes nothing of u: a layer norm subtracts what all coordinates have in common.
+            It makes nothing of u: a layer norm subtracts what all coordinates have in common, and
+            a gain may be 0.
         """
         if norm is None:
             return u
@@ -97,10 +99,11 @@ class Stage:
         size, usual = float(np.linalg.norm(found)), float(np.linalg.norm(both[2] - both[3]))
         flat = np.linalg.norm(u - u.mean()) < _FLAT  # what is left of it then is rounding
         if size == 0 or (flat and size < _NOTHING * usual):
+            why = "a layer norm subtracts what all coordinates have in common"
             raise OptionError(
-                f"{self.place.label}: a norm behind it removes the direction (a layer norm "
-                "subtracts what all coordinates have in common), so that no token can carry it; "
-                "take another direction"
+                f"{self.place.label}: a norm behind it removes the direction "
+                f"({why if flat else 'its gain is 0 there'}), so that no token can carry it; take "
+                "another direction"
             )
         return np.asarray(found / size)
 
@@ -116,10 +119,8 @@ class Stage:
 
     def after_sublayer(self, u: Vector) -> Vector:
         """What u is in the stream right after the sub-layer."""
-        arriving = u * self.scale
-        arriving = np.asarray(arriving / np.linalg.norm(arriving))
         norm = self.block_norm if self.site == "ffn" else self.place.norm_out
-        return self.image(norm, arriving)
+        return self.image(norm, u)
 
     def after_block(self, u: Vector) -> Vector:
         """What u is in the stream after the block."""

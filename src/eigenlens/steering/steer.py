@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from eigenlens.steering.eigenpair import alpha_qu, spectrum_change
 from eigenlens.steering.leading import spectrum_warnings
 from eigenlens.steering.opening import layer_index
 from eigenlens.steering.options import SteerOptions, token_list, two_texts
-from eigenlens.steering.probes import PROBES, Probe, Reader, placed, reader, scaled
+from eigenlens.steering.probes import PROBES, Probe, Reader, at_strength, reader, scaled
 from eigenlens.steering.result import Steering
 from eigenlens.steering.token_directions import check_tokens, from_vocabulary, of_tokens
 from eigenlens.steering.vector_files import check_vector_file, of_file
@@ -92,7 +91,8 @@ def steer(
     strength
         ``auto``: the largest probability of the wanted tokens with a KL of at most `max_kl`; or a
         number, in units of the mean reading ``|w.z|`` over the calibration text (``|w| = 1`` with
-        `weights_only`). A negative one suppresses.
+        `weights_only`). A negative one suppresses. Of attention it is what arrives in the residual
+        stream: where the model multiplies the layer's output, W_O writes that much more.
     target_cosine
         In place of a strength: the smallest one at which the mean signed cosine right after the
         sub-layer, over tokens other than the first of each prompt, reaches this.
@@ -182,7 +182,7 @@ def from_weights(checkpoint: Checkpoint, options: SteerOptions) -> Steering:
         circuit,
         options,
         found,
-        at_strength(layer, found, made, options, strength),
+        at_strength(layer, found.vector, made, options.probe_name, strength),
         strength,
     )
     change = spectrum_change(circuit, edit)
@@ -246,19 +246,6 @@ def make_probe(
 
     found = PROBES[name](layer, u, None if Z is None else moments_of(Z))
     return found if name == "placement" else scaled(found, Z)
-
-
-def at_strength(
-    layer: Reader | None, found: Direction, made: Probe, options: SteerOptions, strength: float
-) -> Probe:
-    """The probe at a strength: of placement, what is written depends on it.
-
-    There the strength is the eigenvalue, so that ``strength written = (strength I - F) u``.
-    """
-    if options.probe_name != "placement" or layer is None:
-        return made
-    there = placed(layer, found.vector, made, strength)
-    return replace(there, written=there.written / strength)
 
 
 def make_edit(

@@ -155,12 +155,17 @@ def match_kl(measure: Try, start: float, kl: float, most: int = 8) -> Measure:
     return min(tried, key=lambda m: abs(math.log(max(kl_of(m), 1e-12) / kl)))
 
 
-def for_cosine(study: Study, w: Float[np.ndarray, "m"], cosine: float) -> float:
+def for_cosine(
+    study: Study,
+    w: Float[np.ndarray, "m"],
+    written: Callable[[float], Float[np.ndarray, "d"]],
+    cosine: float,
+) -> float:
     """The smallest strength at which tokens other than the first have this mean signed cosine.
 
     Right after the sub-layer, from the unedited states alone: token i becomes
-    ``y_i + alpha (w.z_i) u`` (u times the layer's output scale); in post-norm models that goes
-    through the norm first.
+    ``y_i + (w.z_i) p``, p what is written times the layer's output scale; in post-norm models that
+    goes through the norm first.
 
     Parameters
     ----------
@@ -168,6 +173,8 @@ def for_cosine(study: Study, w: Float[np.ndarray, "m"], cosine: float) -> float:
         Evaluation text that was read.
     w
         The probe.
+    written
+        What is written for a reading of 1, by the strength.
     cosine
         Wanted, in (-1, 1).
 
@@ -193,13 +200,14 @@ def for_cosine(study: Study, w: Float[np.ndarray, "m"], cosine: float) -> float:
     later = ~study.first
     readings = study.readings(w)[later]
     outputs, image = study.sums[later], study.image
-    arriving = stage.scale * study.direction
     if not len(readings):
         raise OptionError("every evaluation prompt has one token: give longer ones")
     norm = stage.block_norm if stage.site == "ffn" else stage.place.norm_out
 
     def mean(alpha: float) -> float:
-        after = outputs + alpha * readings[:, None] * arriving
+        after = outputs
+        if alpha:
+            after = outputs + np.outer(readings, stage.scale * written(alpha))
         if stage.post and norm is not None:
             after = stage.through(norm, after)
         cosines = (after @ image) / np.linalg.norm(after, axis=1)

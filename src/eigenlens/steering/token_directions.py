@@ -18,7 +18,7 @@ from eigenlens.errors import (
 )
 from eigenlens.inert import inert
 from eigenlens.live.batches import make_batches
-from eigenlens.live.session import hooked
+from eigenlens.live.hooks import hooked
 from eigenlens.live.tokenizer import Tokenizer
 from eigenlens.steering.directions import Direction, names_of, unit
 from eigenlens.steering.opening import Subject
@@ -31,7 +31,7 @@ def token_ids(
     texts: Sequence[str | int],
     encode: Callable[[str], Sequence[int]],
     names: Callable[[int], str],
-    size: int,
+    size: int | None,
 ) -> tuple[int, ...]:
     """The id of every text that is one token; numbers are ids themselves.
 
@@ -44,7 +44,7 @@ def token_ids(
     names
         Text of an id, for messages.
     size
-        Ids lie below it.
+        Ids lie below it; None where that is not known yet.
 
     Raises
     ------
@@ -54,8 +54,9 @@ def token_ids(
     found = []
     for text in texts:
         if isinstance(text, int):
-            if not 0 <= text < size:
-                raise OptionError(f"token id {text}: ids are 0 to {size - 1}")
+            if text < 0 or (size is not None and text >= size):
+                allowed = "not negative" if size is None else f"0 to {size - 1}"
+                raise OptionError(f"token id {text}: ids are {allowed}")
             found.append(text)
             continue
         name = _short(text)
@@ -101,7 +102,7 @@ def check_tokens(
         from_vocabulary(checkpoint, tokens)
     else:
         names = names_of(tokenizer, checkpoint)
-        token_ids(tokens, tokenizer.bare, names, 1 << 31)  # the model knows how many it has
+        token_ids(tokens, tokenizer.bare, names, None)  # the model knows how many it has
 
 
 def from_vocabulary(checkpoint: Checkpoint, texts: Sequence[str | int]) -> tuple[int, ...]:
@@ -129,7 +130,7 @@ def from_vocabulary(checkpoint: Checkpoint, texts: Sequence[str | int]) -> tuple
                 f"{nearest(text[:60], list(ids))}: a word within a sentence usually begins with a "
                 "space, as ' Paris'"
             )
-    size = len(words) or int(checkpoint.config.get("vocab_size", 0)) or 1 << 31
+    size = len(words) or int(checkpoint.config.get("vocab_size", 0)) or None
     return token_ids(texts, lambda text: [ids[text]], lambda i: words[i], size)
 
 

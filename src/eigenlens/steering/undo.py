@@ -1,17 +1,15 @@
-"""What a steered folder remembers, and how its bytes come back.
+"""`eigenlens.unsteer`: the bytes of a steered folder come back, from what it remembers.
 
-``eigenlens.json`` lists the edits, the oldest first, with SHA-256 of the tensor before and after;
-``eigenlens.undo`` (a safetensors file by content) keeps the tensors as they were, under the edits'
-numbers. Edits are undone in turn, the youngest first; with the first edit the note that it put in
-the model's card goes (see `eigenlens.steering.notes`). Where an edit untied shared layers, the undo
-file also keeps config, index and headers, and the shared files are made again from them.
+Edits are undone in turn, the youngest first; with the first edit the note that it put in the
+model's card goes (see `eigenlens.steering.notes`). Shared layers that an edit untied are made again
+from the headers that are kept and the tensors of the untied files.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,32 +17,34 @@ from pathlib import Path
 from typing import Any
 
 from eigenlens import __version__
-from eigenlens.circuit.edits import RECORD, SCHEMA
+from eigenlens.circuit.edits import RECORD
 from eigenlens.errors import FormatError, SourceError
 from eigenlens.inert import inert
 from eigenlens.steering.folders import clean, copy_file, listed, new_folder, replace_file
 from eigenlens.steering.notes import is_card, without
+from eigenlens.steering.record import (
+    UNDO,
+    kept_files,
+    read_edits,
+    record_bytes,
+    undo_file,
+    undo_of,
+    write_undo,
+)
 from eigenlens.steering.target import sha256
-from eigenlens.steering.untie import CONFIG, INDEX, Untied, file_sha256, header_of
-from eigenlens.tensors.files import read_json, shown
+from eigenlens.steering.untie import CONFIG, INDEX, file_sha256
+from eigenlens.tensors.files import shown
 from eigenlens.tensors.folder import inside
 from eigenlens.tensors.patch import (
-    Piece,
     check_patched,
     piece_of,
-    piece_of_bytes,
     raw,
     write_all,
     write_new,
-    write_pieces,
     write_span,
 )
 from eigenlens.tensors.safetensors_file import SafetensorsFile
 from eigenlens.writing import write_atomically
-
-UNDO = "eigenlens.undo"
-UNDO_SCHEMA = "eigenlens.undo/1"
-_TEXTS = ("tensor", "file", "sha256_before", "sha256_after")
 
 
 @dataclass(frozen=True)
@@ -88,86 +88,6 @@ class Undone:
         return [{**plain, "remaining": self.remaining}]
 
 
-def read_edits(folder: Path) -> list[dict[str, Any]]:
-    """The edits of a folder, the oldest first; empty where there is no record.
-
-    Raises
-    ------
-    FormatError
-        The record is damaged.
-    """
-    path = folder / RECORD
-    if not path.exists():
-        return []
-    record = read_json(inside(folder, RECORD), RECORD)
-    edits = record.get("edits")
-    if record.get("schema") != SCHEMA or not isinstance(edits, list):
-        raise FormatError(
-            f"{shown(path)}: is no record of edits ({SCHEMA}); this eigenlens reads no other"
-        )
-    for edit in edits:
-        if not isinstance(edit, dict) or not all(isinstance(edit.get(k), str) for k in _TEXTS):
-            raise FormatError(
-                f"{shown(path)}: an edit does not state {', '.join(_TEXTS)}; take the record from "
-                "where the folder was written"
-            )
-    return edits
-
-
-def record_bytes(edits: Sequence[Mapping[str, Any]]) -> bytes:
-    """`eigenlens.json`."""
-    record = {"schema": SCHEMA, "eigenlens_version": __version__, "edits": list(edits)}
-    return (json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def write_undo(path: Path, source: Path, before: int, pieces: Sequence[Piece]) -> None:
-    """An undo file: what a source's keeps of its first `before` edits, and more pieces.
-
-    Raises
-    ------
-    OSError
-        The disk takes no more.
-    """
-    kept = [*_kept(source, before), *pieces]
-    write_pieces(path, kept, {"format": UNDO_SCHEMA})
-
-
-def untied_pieces(number: int, untied: Untied, source: Path) -> Iterator[Piece]:
-    """What brings the shared form back: config, index and the headers of the weight files."""
-    yield piece_of_bytes(f"{number}/{CONFIG}", inside(source, CONFIG).read_bytes())
-    if untied.index is not None:
-        yield piece_of_bytes(f"{number}/{INDEX}", inside(source, INDEX).read_bytes())
-    for file in untied.files:
-        yield piece_of_bytes(f"{number}/{file}", header_of(inside(source, file)))
-
-
-def untied_record(untied: Untied, source: Path) -> dict[str, Any]:
-    """What the record says of an untied edit: the files' hashes, and where each tensor is now."""
-    now = {name: new[0] for name, new in untied.copies.items()}
-    texts = [CONFIG, *([] if untied.index is None else [INDEX])]
-    hashes = {file: file_sha256(inside(source, file)) for file in (*untied.files, *texts)}
-    return {"files": hashes, "tensors": now, "key": untied.key}
-
-
-def _kept(folder: Path, before: int) -> list[Piece]:
-    path = folder / UNDO
-    if not before or not path.is_file():
-        return []
-    found = _undo_file(folder)
-    numbers = {str(i) for i in range(before)}
-    return [piece_of(found, n) for n in sorted(found.names()) if n.split("/")[0] in numbers]
-
-
-def _undo_file(folder: Path) -> SafetensorsFile:
-    found = SafetensorsFile(inside(folder, UNDO))
-    if found.metadata.get("format") != UNDO_SCHEMA:
-        raise FormatError(
-            f"{shown(found.path)}: is no undo file ({UNDO_SCHEMA}); take it from where the folder "
-            "was written"
-        )
-    return found
-
-
 def unsteer(folder: str | Path) -> Undone:
     """Restore the bytes that the youngest edit of a folder changed.
 
@@ -192,7 +112,7 @@ def unsteer(folder: str | Path) -> Undone:
             f"{shown(folder)}: holds no {RECORD} with edits, so nothing is to be undone"
         )
     edit, left = edits[-1], edits[:-1]
-    if "untied" in edit or (_is_file(folder / UNDO) and _kept_files(_undo_file(folder), len(left))):
+    if "untied" in edit or (_is_file(folder / UNDO) and kept_files(undo_file(folder), len(left))):
         _tie(folder, edit, left)
         return Undone(folder, edit, len(left))
     resumed = _restore(folder, edit, len(left))
@@ -240,27 +160,9 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _kept_files(undo: SafetensorsFile, number: int) -> set[str]:
-    """The files that an undo file keeps something of, for an edit that untied shared layers."""
-    start = f"{number}/"
-    return {name.removeprefix(start) for name in undo.names() if name.startswith(start)}
-
-
-def _undo_of(folder: Path, number: int, pieces: Sequence[str]) -> SafetensorsFile:
-    """The undo file, which has to hold what it is asked for."""
-    undo = _undo_file(folder)
-    lost = [piece for piece in pieces if piece not in undo.names()]
-    if lost:
-        raise FormatError(
-            f"{shown(undo.path)}: keeps no '{inert(lost[0][:200])}', which edit {number + 1} of "
-            f"{RECORD} needs; nothing was changed, take the original model"
-        )
-    return undo
-
-
 def _original(folder: Path, edit: Mapping[str, Any], number: int, like: Any) -> Any:
     """The kept tensor, held against its hash, type and shape."""
-    undo = _undo_of(folder, number, [str(number)])
+    undo = undo_of(folder, number, [str(number)])
     kept = undo.read(str(number))
     if (
         kept.dtype != like.dtype
@@ -342,8 +244,8 @@ def _tie(folder: Path, edit: Mapping[str, Any], left: list[dict[str, Any]]) -> N
             f"{shown(folder / RECORD)}: does not say what was untied; take the record from where "
             "the folder was written"
         )
-    undo = _undo_of(folder, number, [f"{number}/{file}" for file in (CONFIG, *hashes)])
-    kept = _kept_files(undo, number)
+    undo = undo_of(folder, number, [f"{number}/{file}" for file in (CONFIG, *hashes)])
+    kept = kept_files(undo, number)
     texts = kept & {CONFIG, INDEX}
     if str(edit["file"]) not in hashes or not kept <= {*hashes, *texts}:
         raise FormatError(

@@ -79,6 +79,30 @@ class Untied:
             pieces += [piece_of(found, name, new) for new in self.copies.get(name, (name,))]
         write_pieces(target, pieces, found.metadata)
 
+    def check(self, source: Path, target: Path) -> None:
+        """Every tensor of the files but the edited one has the bytes that it was copied from.
+
+        Raises
+        ------
+        FormatError
+            One has not.
+        """
+        for file in self.files:
+            path = target / file
+            before, after = SafetensorsFile(inside(source, file)), SafetensorsFile(path)
+            for name in before.names():
+                for new in self.copies.get(name, (name,)):
+                    pairs: Any = zip(
+                        piece_of(before, name).content(),
+                        piece_of(after, new).content(),
+                        strict=True,
+                    )
+                    if new != self.tensor and not all(bytes(a) == bytes(b) for a, b in pairs):
+                        raise FormatError(
+                            f"{shown(path)}: tensor '{inert(new)}' is not what was written; check "
+                            "the disk, and write again"
+                        )
+
 
 def untie(checkpoint: Checkpoint, target: Target, folder: Path, files: tuple[str, ...]) -> Untied:
     """Plan the untied form of a checkpoint, for an edit of the last call of a target's layer.

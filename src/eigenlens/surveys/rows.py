@@ -117,6 +117,7 @@ def skipped_row(start: Row, skipped: Skipped) -> Row:
         **start,
         "stack": skipped.stack,
         "layer": skipped.layer,
+        "kind": skipped.kind,
         "skipped": skipped.reason,
     }
 

@@ -128,17 +128,19 @@ def summarise(
     warnings = list(warnings)
     foreign = data.foreign()
     if foreign:
+        they, them = ("it is", "it") if len(foreign) == 1 else ("they are", "them")
         warnings.append(
-            f"{inert(foreign[0])}: {_other(len(foreign))} no survey wrote; they are passed over "
-            "here, but readers of the whole folder take them in: delete them"
+            f"{inert(foreign[0])}: {_other(len(foreign))} that no survey wrote; {they} passed over "
+            f"here, but readers of the whole folder take {them} in: delete {them}"
         )
     record = data.record()
     others = [name for name in record.get("other_options", []) if name in found]
     if others:
         noun = "a checkpoint" if len(others) == 1 else f"{len(others)} checkpoints"
         warnings.append(
-            f"the rows of {noun} are of an earlier run with other options ({others[0]}): survey "
-            "them again with these, or keep surveys with different options in folders of their own"
+            f"the rows of {noun} are of an earlier run with other options ({inert(others[0])}): "
+            f"survey {'it' if len(others) == 1 else 'them'} again with these, or keep surveys with "
+            "different options in folders of their own"
         )
     members: dict[str, str | None] = record.get("members", {})
     if not found and not record:

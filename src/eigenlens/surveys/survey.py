@@ -182,12 +182,17 @@ class _Record:
     def failed(self, state: State) -> None:
         """A checkpoint failed."""
         self.reasons[state.member.name] = state.reason
-        if time.monotonic() >= self._next:
-            self._write()
+        self._write_at_times()
 
     def planned(self, state: State) -> None:
         """What other options left of a checkpoint is gone."""
-        self.other.discard(state.member.name)
+        if state.member.name in self.other:
+            self.other.discard(state.member.name)
+            self._write_at_times()  # a run that is killed has made these rows all the same
+
+    def _write_at_times(self) -> None:
+        if time.monotonic() >= self._next:
+            self._write()
 
     def _write(self) -> None:
         begun = time.monotonic()

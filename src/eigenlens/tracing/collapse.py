@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from eigenlens.measure.collapse import TOKEN_METRICS
 from eigenlens.tracing.depths import Depth, Masks, read_depths
+
+
+@dataclass(frozen=True)
+class CollapsePart:
+    """What one state of a batch adds to `CollapseMeans`; see `part_of`."""
+
+    sums: Float[np.ndarray, "7"]
+    counts: Int[np.ndarray, "7"]
+    total: Float[np.ndarray, "d"]
+    within: float
+    tokens: float
+    pairs_within: float
+    n_prompts: int
+
+
+def part_of(depth: Depth, there: Bool[np.ndarray, "b"]) -> CollapsePart:
+    """Sums over the prompts of a batch.
+
+    Parameters
+    ----------
+    depth
+        The measures of its prompts at one state.
+    there
+        Which of them have a token that counts.
+    """
+    known = np.isfinite(depth.values)
+    return CollapsePart(
+        np.where(known, depth.values, 0.0).sum(axis=1),
+        np.count_nonzero(known, axis=1),
+        depth.sums.sum(axis=0),
+        float(np.vdot(depth.sums, depth.sums)),
+        float(depth.tokens.sum()),
+        float(depth.tokens @ depth.tokens),
+        int(np.count_nonzero(there)),
+    )
 
 
 class CollapseMeans:
@@ -41,27 +78,17 @@ class CollapseMeans:
         padded = np.zeros((*real.shape, X.shape[1]), dtype=X.dtype)
         padded[real] = X
         for depth in read_depths([padded], [np.zeros((X.shape[1], 0))], Masks(real, real)):
-            self.add_depth(depth, lengths > 0)
+            self.add_part(part_of(depth, lengths > 0))
 
-    def add_depth(self, depth: Depth, there: Int[np.ndarray, "b"]) -> None:
-        """Add what was read of one state of a batch.
-
-        Parameters
-        ----------
-        depth
-            The measures of its prompts.
-        there
-            Which of them have a token that counts.
-        """
-        known = np.isfinite(depth.values)
-        self._sums += np.where(known, depth.values, 0.0).sum(axis=1)
-        self._counts += np.count_nonzero(known, axis=1)
-        total = depth.sums.sum(axis=0)
-        self._total = total if self._total is None else self._total + total
-        self._within += float(np.vdot(depth.sums, depth.sums))
-        self._tokens += float(depth.tokens.sum())
-        self._pairs_within += float(depth.tokens @ depth.tokens)
-        self.n_prompts += int(np.count_nonzero(there))
+    def add_part(self, part: CollapsePart) -> None:
+        """Add what was read of one state of a batch."""
+        self._sums += part.sums
+        self._counts += part.counts
+        self._total = part.total if self._total is None else self._total + part.total
+        self._within += part.within
+        self._tokens += part.tokens
+        self._pairs_within += part.pairs_within
+        self.n_prompts += part.n_prompts
 
     def means(self) -> dict[str, float | None]:
         """Mean of every measure, and anisotropy; None where no prompt defines it."""

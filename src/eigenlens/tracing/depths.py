@@ -7,6 +7,7 @@ token does not count, a stack at a time that fits the processor's cache.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,15 +16,35 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from eigenlens.blas import on_cores
 from eigenlens.errors import NumericsError
 from eigenlens.measure.alignment import Targets
 from eigenlens.measure.collapse import TOKEN_METRICS
 
 _ENTRIES = 1 << 18  # numbers in one stack, 2 MB: few calls, and caches still hold most of it
-_ALONE = 1 << 22  # numbers in a state from which on one stack is in memory at a time
-_STACKS = 4  # fewer are read before another core is free: after the model's work torch waits there
 _SMALL = 1e-300  # keeps 0/0 quiet where the result is set to NaN anyway
+
+
+class _Scratch(threading.local):
+    """Room for the temporaries of one stack, kept by each thread.
+
+    Memory that is fresh from the system has to be entered page by page, which takes longer than
+    all that is done in it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Float[np.ndarray, "size"]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...]) -> Float[np.ndarray, "..."]:
+        """An array of this shape with anything in it; of a stack that is too large, a fresh one."""
+        size = math.prod(shape)
+        if size > _ENTRIES:
+            return np.empty(shape)
+        if name not in self._kept:
+            self._kept[name] = np.empty(_ENTRIES)
+        return self._kept[name][:size].reshape(shape)
+
+
+_scratch = _Scratch()
 
 
 @dataclass(frozen=True)
@@ -158,9 +179,7 @@ def read_depths(
         some = [as_numpy(x) for x in states[start : start + together]]
         return list(_stack(some, columns[start : start + together], masks))
 
-    starts = range(0, len(states), together)
-    shared = size < _ALONE and len(starts) >= _STACKS
-    return list(chain.from_iterable((on_cores if shared else map)(read, starts)))
+    return list(chain.from_iterable(map(read, range(0, len(states), together))))
 
 
 def _stack(
@@ -169,7 +188,7 @@ def _stack(
     masks: Masks,
 ) -> Iterator[Depth]:
     precise = any(x.dtype == np.float64 for x in states)
-    W = np.empty((len(states), *states[0].shape))
+    W = _scratch.array("states", (len(states), *states[0].shape))
     for i, x in enumerate(states):
         W[i] = x
     if not masks.keep.all():
@@ -254,7 +273,7 @@ def _collapse(
 ) -> Float[np.ndarray, "7 s b"]:
     """The measures of `eigenlens.measure.collapse` for every prompt; `W` is written over."""
     n = counted.sum(axis=1)
-    centred = W - mean[:, :, None]
+    centred = np.subtract(W, mean[:, :, None], out=_scratch.array("centred", W.shape))
     deviation = np.sqrt((np.einsum("sbnd,sbnd->sbn", centred, centred) * counted).sum(axis=2))
     total = squares.sum(axis=2)
     length = np.sqrt(np.einsum("sbn,sbn->sb", norms, norms))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from eigenlens.live.session import Session
 from eigenlens.live.states import Captured
 from eigenlens.measure.alignment import TIE_ULPS
 from eigenlens.measure.pairs import dirichlet_energy
 from eigenlens.measure.sinks import MeanDirection
-from eigenlens.measure.sums import AlignmentSums, sum_prompts
-from eigenlens.tracing.collapse import CollapseMeans
+from eigenlens.measure.sums import AlignmentSums, PromptSums, sum_prompts
+from eigenlens.tracing.collapse import CollapseMeans, CollapsePart, part_of
 from eigenlens.tracing.depths import Masks, Pile, as_numpy
 from eigenlens.tracing.moves import MOVES, Move
 from eigenlens.tracing.nulls import NullSums
@@ -26,6 +27,43 @@ _ENTRIES = 1 << 23  # numbers in the states of one group, 32 MB in float32
 
 RowKey = tuple[str, int, str, int]
 """Stack, layer, kind, step."""
+
+
+@dataclass(frozen=True)
+class RowReading:
+    """What one batch adds to a layer and step: the parts of `RowSums`."""
+
+    key: RowKey
+    tie: float
+    every: PromptSums
+    fewer: PromptSums
+    mean: tuple[Float[np.ndarray, "d"], int]
+    sinks: Float[np.ndarray, "t d"] | None
+    n_sinks: int
+    attention: CollapsePart
+    block: CollapsePart | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one batch shows: a few numbers a prompt and row.
+
+    Attributes
+    ----------
+    prompts
+        Their numbers.
+    unchecked
+        See `Captured`.
+    rows
+        In the order in which layers ran.
+    start
+        Collapse measures of the state before the first layer of each stack.
+    """
+
+    prompts: Int[np.ndarray, "b"]
+    unchecked: tuple[str, ...]
+    rows: list[RowReading] = field(default_factory=list)
+    start: dict[str, CollapsePart] = field(default_factory=dict)
 
 
 class RowSums:
@@ -91,47 +129,54 @@ class Gatherer:
         self.rows: dict[RowKey, RowSums] = {}
         self.start: dict[str, CollapseMeans] = {}
 
-    def follow(self, batches: Iterable[Captured]) -> Iterator[Captured]:
-        """Add batches, and hand each on.
+    def read(self, captured: Captured) -> Reading:
+        """What one batch shows. Without nulls and weights nothing is changed: any thread may.
 
         Raises
         ------
         NumericsError
             States stop being finite.
         """
-        for captured in batches:
-            self._read(captured)
-            yield captured
-            del captured  # or its states would stay while the next batch runs
-
-    def _read(self, captured: Captured) -> None:
         chosen = choose(captured, self.options)
         moves = MOVES[self.options.mode](self.session, captured, self.options)
-        started: set[str] = set()
+        reading = Reading(captured.batch.prompts, captured.unchecked)
         for stack, group in _groups(m for m in moves if m.call.place.key in self.targets):
-            first = None if stack in started else captured.stack(stack)[0].before
-            started.add(stack)
-            self._add(captured.batch.prompts, group, chosen[stack], first)
+            first = None if stack in reading.start else captured.stack(stack)[0].before
+            self._measure(reading, stack, group, chosen[stack], first)
+            for move in group:
+                self._read_weights(move, chosen[stack])
+        return reading
 
-    def _add(
-        self, prompts: Int[np.ndarray, "p"], moves: list[Move], chosen: Chosen, first: Any
-    ) -> None:
-        rows = [self._row(move) for move in moves]
-        self._measure(prompts, rows, moves, chosen, first)
-        for row, move in zip(rows, moves, strict=True):
-            row.add_dirichlet(move, chosen)
-            if row.nulls is not None:
-                row.nulls.add(self.session, move, chosen, self.options)
+    def add(self, reading: Reading) -> None:
+        """Add what was read of a batch."""
+        for stack, part in reading.start.items():
+            self.start.setdefault(stack, CollapseMeans()).add_part(part)
+        for found in reading.rows:
+            row = self._row(found.key, found.tie)
+            signed = row.target.signed
+            row.every.add_prompts(found.every, reading.prompts, signed=signed)
+            row.fewer.add_prompts(found.fewer, reading.prompts, signed=signed)
+            row.mean.add_sum(*found.mean)
+            if found.sinks is not None:
+                row.n_sinks += found.n_sinks
+                row.sinks.add(found.sinks)
+            row.attention.add_part(found.attention)
+            if found.block is not None:
+                row.block.add_part(found.block)
+
+    def _read_weights(self, move: Move, chosen: Chosen) -> None:
+        """What the attention weights say, and the nulls: added at once."""
+        if move.weights is None and self.nulls is None:
+            return
+        row = self._row(_key(move), _tie(move))
+        row.add_dirichlet(move, chosen)
+        if row.nulls is not None:
+            row.nulls.add(self.session, move, chosen, self.options)
 
     def _measure(
-        self,
-        prompts: Int[np.ndarray, "p"],
-        rows: list[RowSums],
-        moves: list[Move],
-        chosen: Chosen,
-        first: Any,
+        self, reading: Reading, stack: str, moves: list[Move], chosen: Chosen, first: Any
     ) -> None:
-        """Everything but nulls, of several steps of one stack at once.
+        """Read several steps of one stack at once.
 
         `first` is the state before all of them, where these are the first of a batch.
         """
@@ -139,74 +184,85 @@ class Gatherer:
         others = chosen.keep & ~sinks
         masks = Masks(chosen.keep, others if self.options.drop_sinks else chosen.keep)
         there = np.asarray(masks.counted.any(axis=1))
+        targets = [self.targets[move.call.place.key] for move in moves]
         pile = Pile()
         if first is not None:
             pile.add(first)
-        for row, move in zip(rows, moves, strict=True):
+        for target, move in zip(targets, moves, strict=True):
             for states in (move.before, move.after):
-                pile.add(states, row.target.targets)
+                pile.add(states, target.targets)
             pile.add(move.attention)
             if move.block is not None:
                 pile.add(move.block)
         pile.read(masks)
         if first is not None:
-            stack = moves[0].call.place.plan.stack
-            self.start.setdefault(stack, CollapseMeans()).add_depth(pile[first], there)
-        self._align(rows, moves, pile, prompts, masks.keep, others)
-        for row, move in zip(rows, moves, strict=True):
+            reading.start[stack] = part_of(pile[first], there)
+        tie = _tie(moves[0])
+        every, fewer = self._align(targets, moves, pile, masks.keep, others, tie)
+        marked = chosen.sinks.any()
+        for move, part, other in zip(moves, every, fewer, strict=True):
             before = pile[move.before]
-            row.mean.add_sum(before.direction, before.used)
-            if chosen.sinks.any():
-                row.n_sinks += int(np.count_nonzero(sinks))
-                row.sinks.add(as_numpy(move.before)[sinks])
-            row.attention.add_depth(pile[move.attention], there)
-            if move.block is not None:
-                row.block.add_depth(pile[move.block], there)
+            reading.rows.append(
+                RowReading(
+                    _key(move),
+                    tie,
+                    part,
+                    other,
+                    (before.direction, before.used),
+                    as_numpy(move.before)[sinks] if marked else None,
+                    int(np.count_nonzero(sinks)),
+                    part_of(pile[move.attention], there),
+                    None if move.block is None else part_of(pile[move.block], there),
+                )
+            )
 
     def _align(
         self,
-        rows: list[RowSums],
+        targets: list[LayerTarget],
         moves: list[Move],
         pile: Pile,
-        prompts: Int[np.ndarray, "p"],
         keep: Bool[np.ndarray, "p n"],
         others: Bool[np.ndarray, "p n"],
-    ) -> None:
+        tie: float,
+    ) -> tuple[list[PromptSums], list[PromptSums]]:
+        """Sums over all tokens, and over those that are no sinks."""
         both = [
-            [pile.cosines(x, row.target.targets) for x in (move.before, move.after)]
-            for row, move in zip(rows, moves, strict=True)
+            [pile.cosines(x, target.targets) for x in (move.before, move.after)]
+            for target, move in zip(targets, moves, strict=True)
         ]
         before, after = (
             np.stack(
                 [
-                    row.target.targets.of_cosines(c[i].reshape(keep.size, -1)).reshape(keep.shape)
-                    for row, c in zip(rows, both, strict=True)
+                    target.targets.of_cosines(c[i].reshape(keep.size, -1)).reshape(keep.shape)
+                    for target, c in zip(targets, both, strict=True)
                 ]
             )
             for i in (0, 1)
         )
         signed = np.zeros(before.shape)
-        for i, (row, (a, b)) in enumerate(zip(rows, both, strict=True)):
-            if row.target.signed:
+        for i, (target, (a, b)) in enumerate(zip(targets, both, strict=True)):
+            if target.signed:
                 signed[i] = (b - a)[..., 0]
-        tie = rows[0].every.tie or 0.0
         every = sum_prompts(before, after, signed, keep, tie)
-        fewer = every
-        if (others != keep).any():
-            fewer = sum_prompts(before, after, signed, others, tie)
-        for row, part, other in zip(rows, every, fewer, strict=True):
-            row.every.add_prompts(part, prompts, signed=row.target.signed)
-            row.fewer.add_prompts(other, prompts, signed=row.target.signed)
+        if (others == keep).all():
+            return every, every
+        return every, sum_prompts(before, after, signed, others, tie)
 
-    def _row(self, move: Move) -> RowSums:
-        place = move.call.place
-        key = (*place.key, move.step)
+    def _row(self, key: RowKey, tie: float) -> RowSums:
         if key not in self.rows:
-            tie = TIE_ULPS * tie_unit(move.before)
-            make = None if self.nulls is None else self.nulls[place.key]
+            place = key[:3]
+            make = None if self.nulls is None else self.nulls[place]
             nulls = None if make is None else make(tie)
-            self.rows[key] = RowSums(self.targets[place.key], nulls, tie)
+            self.rows[key] = RowSums(self.targets[place], nulls, tie)
         return self.rows[key]
+
+
+def _key(move: Move) -> RowKey:
+    return (*move.call.place.key, move.step)
+
+
+def _tie(move: Move) -> float:
+    return TIE_ULPS * tie_unit(move.before)
 
 
 def tie_unit(states: Any) -> float:

@@ -22,6 +22,7 @@ MODES: dict[str, str] = {
 LEAST_K = 8
 USUAL_DIRECTIONS = 1000
 MOST_DIRECTIONS = 4000
+MOST_STEPS = 1000  # each is measured in full, which takes megabytes even of a tiny model
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class TraceOptions:
         ``sqrt_d``. None: 1, the paper's, in mode ``free``; else ``sqrt_d``, near the scale of the
         real states.
     steps
-        Steps of a free run; None runs each layer once, more begin again with the first layer.
+        Steps of a free run, at most 1000; None runs each layer once, more begin again with the
+        first layer.
     ladder
         Also the ladder from the paper's model to the real block.
     nulls
@@ -97,6 +99,11 @@ class TraceOptions:
             raise OptionError(
                 f"{self.steps} steps in mode {self.mode}: steps are at least 1 and belong to mode "
                 "free"
+            )
+        if self.steps is not None and self.steps > MOST_STEPS:
+            raise OptionError(
+                f"{self.steps} steps: at most {MOST_STEPS} are traced, since each is measured in "
+                "full on every prompt; eigenlens simulate runs as many as you like"
             )
         if self.directions is not None and not (
             MIN_DIRECTIONS <= self.directions <= 5 * MOST_DIRECTIONS

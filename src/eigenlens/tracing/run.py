@@ -11,14 +11,15 @@ from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.circuit.plans import Skipped
 from eigenlens.errors import ArchitectureError, OptionError
-from eigenlens.live.capture import capture
+from eigenlens.live.capture import capture, capture_each
 from eigenlens.live.places import Key, Place
 from eigenlens.live.session import Session, initialised_like, open_session
+from eigenlens.live.states import Captured
 from eigenlens.measure.bootstrap import MIN_PROMPTS
 from eigenlens.spectra.analyse import not_square
 from eigenlens.tracing.feed import Feed, Prompts, batches_of, read_feed, splitter_of
 from eigenlens.tracing.finish import Gathered, finish
-from eigenlens.tracing.gather import Gatherer
+from eigenlens.tracing.gather import Gatherer, Reading
 from eigenlens.tracing.ladder import LadderSums
 from eigenlens.tracing.nulls import plan_nulls
 from eigenlens.tracing.options import TraceOptions
@@ -78,7 +79,7 @@ def trace(
     stack, layers
         Which layers; None for all. The null ``other_layer`` is over those chosen.
     dtype, device, architecture, trust_remote_code
-        See `eigenlens.live.session.open_session`.
+        See `eigenlens.live.session.open_session`; of an open session they are what they are.
     progress
         Called after each batch.
 
@@ -160,7 +161,7 @@ def run(
             f"{session.label}: F is zero in every layer that was asked for, so no direction leads: "
             "there is nothing to trace"
         )
-    n_rows = _n_rows(session, targets, options)
+    n_rows = _n_rows(targets, options)
     plans = plan_nulls(targets, options, n_rows, circuits) if options.nulls else None
     gatherer = Gatherer(session, options, targets, plans)
     steps = LadderSums(session, options, targets) if options.ladder else None
@@ -174,12 +175,17 @@ def run(
 
     tell(0, "prompts")
     unchecked: tuple[str, ...] = ()
-    for captured in gatherer.follow(capture(session, batches, weights=weights)):
+
+    def read(captured: Captured) -> Reading:
         if steps is not None:
             steps.add(captured)
-        unchecked = captured.unchecked
-        tell(len(captured.batch.prompts), "prompts")
-        del captured  # or its states would stay while the next batch runs
+        return gatherer.read(captured)
+
+    alone = weights or plans is not None or steps is not None  # these are added as they are read
+    for reading in capture_each(session, batches, read, weights=weights, alone=alone):
+        gatherer.add(reading)
+        unchecked = reading.unchecked
+        tell(len(reading.prompts), "prompts")
     fresh = None
     if options.nulls:
         fresh = _initialised(session, feed, options, layers, warnings, tell)
@@ -251,7 +257,7 @@ def _weights(session: Session, batches: Any, warnings: list[str]) -> bool:
     return True
 
 
-def _n_rows(session: Session, targets: Mapping[Key, LayerTarget], options: TraceOptions) -> int:
+def _n_rows(targets: Mapping[Key, LayerTarget], options: TraceOptions) -> int:
     if options.mode == "free" and options.steps is not None:
         return options.steps * len({key[0] for key in targets})
     return sum(target.spectrum.steps for target in targets.values())
@@ -277,9 +283,9 @@ def _initialised(
     targets = read_targets(fresh, options, places, nulls=False)
     gatherer = Gatherer(fresh, options, targets)
     batches, _ = batches_of(fresh, feed, options)
-    for captured in gatherer.follow(capture(fresh, batches, check=False)):
-        tell(len(captured.batch.prompts), "prompts, initialised model")
-        del captured
+    for reading in capture_each(fresh, batches, gatherer.read, check=False):
+        gatherer.add(reading)
+        tell(len(reading.prompts), "prompts, initialised model")
     return gatherer
 
 
@@ -287,7 +293,10 @@ def _zero(places: Sequence[Place], targets: Mapping[Key, LayerTarget]) -> list[S
     """Layers that add nothing to a token: no direction leads there."""
     return [
         Skipped(
-            place.plan.stack, place.plan.layer, "F is zero: attention adds nothing, nothing leads"
+            place.plan.stack,
+            place.plan.layer,
+            "F is zero: attention adds nothing, nothing leads",
+            place.plan.kind,
         )
         for place in places
         if place.key not in targets and place.plan.geometry.width_in == place.plan.geometry.d_model

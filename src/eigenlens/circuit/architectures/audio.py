@@ -47,13 +47,13 @@ def _parakeet(**options: Any) -> Architecture:
 
 def _codec(name: str) -> Architecture:
     """The transformer in one half of a sound codec; LayerScale on its output."""
-    at = f"{name}.{name}_transformer.layers.{{layer}}."
     return one(
         name,
-        f"{at}self_attn.v_proj",
-        f"{at}self_attn.o_proj",
-        f"{at}input_layernorm",
-        scale=f"{at}self_attn_layer_scale.scale",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+        "input_layernorm",
+        at=f"{name}.{name}_transformer.layers.{{layer}}.",
+        scale="self_attn_layer_scale.scale",
         plain=False,
         value_bias=ATTENTION_BIAS,
         output_bias=ATTENTION_BIAS,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from eigenlens.circuit.facts import Rule, Switch, flag
-from eigenlens.circuit.rows import PLAIN_HEADS, Architecture, Factor, Naming, Readout, Stack, Tower
+from eigenlens.circuit.rows import PLAIN_HEADS, Architecture, Naming, Readout, Stack, Tower
 
 RESIDUAL_INSIDE = "the attention module's output contains the residual already; F does not"
 NORM_ON_OUTPUT = "a norm follows the output projection, none precedes the values"
@@ -38,6 +38,7 @@ def one(
     before: Rule[str | None] = None,
     after: str | None = None,
     *,
+    at: str = "",
     prefixes: tuple[str, ...] = ("",),
     scale: str | None = None,
     value_bias_name: str | None = None,
@@ -54,8 +55,11 @@ def one(
         The stack.
     value, output, before, after, prefixes, scale, value_bias_name
         See `Naming`.
+    at
+        What all of these names begin with, ``layers.{layer}.``; a rule in place of `before` is of
+        whole names.
     also
-        Other namings of the same tensors.
+        Other namings of the same tensors, whole.
     plain
         Whether the model knows neither n_kv_heads nor head_dim.
     readout
@@ -63,7 +67,15 @@ def one(
     stack
         Any field of `Stack`.
     """
-    naming = Naming(value, output, before, after, prefixes, scale=scale, value_bias=value_bias_name)
+    naming = Naming(
+        f"{at}{value}",
+        f"{at}{output}",
+        f"{at}{before}" if isinstance(before, str) else before,
+        after and f"{at}{after}",
+        prefixes,
+        scale=scale and f"{at}{scale}",
+        value_bias=value_bias_name and f"{at}{value_bias_name}",
+    )
     fields: dict[str, Any] = {"placement": "pre" if after is None else "post"}
     if before is not None and after is not None:
         fields["placement"] = "sandwich"
@@ -151,4 +163,3 @@ def audio_tower(
 
 
 GRANITE_SCALE = "residual_multiplier"
-MINICPM_SCALE = (Factor("scale_depth"), Factor("num_hidden_layers", -0.5))

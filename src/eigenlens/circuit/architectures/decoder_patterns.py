@@ -67,9 +67,6 @@ def llama(
     stack
         Any field of `Stack`.
     """
-    here = f"{at}{attention}."
-    before_name = before and f"{at}{before}"
-    after_name = after and f"{at}{after}"
     also = Naming(
         f"blk.{{layer}}.{'attn_qkv' if fused else 'attn_v'}",
         "blk.{layer}.attn_output",
@@ -90,10 +87,11 @@ def llama(
             fields["notes"] = (NORM_ON_OUTPUT,)
     return one(
         "decoder",
-        here + (value or ("qkv_proj" if fused else "v_proj")),
-        here + output,
-        before_name,
-        after_name,
+        f"{attention}.{value or ('qkv_proj' if fused else 'v_proj')}",
+        f"{attention}.{output}",
+        before,
+        after,
+        at=at,
         prefixes=prefixes,
         also=(also,) if gguf else (),
         plain=plain,
@@ -124,10 +122,11 @@ def gpt2(
     fields: dict[str, Any] = {"layout": "stacked_conv1d", "output_orientation": "conv1d"}
     return one(
         "decoder",
-        f"{at}{attention}.{value}",
-        f"{at}{attention}.{output}",
-        before and f"{at}{before}",
-        after and f"{at}{after}",
+        f"{attention}.{value}",
+        f"{attention}.{output}",
+        before,
+        after,
+        at=at,
         prefixes=prefixes,
         readout=readout or WTE,
         **{**fields, **stack},
@@ -156,9 +155,10 @@ def neox(
     """
     return one(
         "decoder",
-        f"{at}{attention}.query_key_value",
-        f"{at}{attention}.dense",
-        f"{at}{before}" if isinstance(before, str) else before,
+        f"{attention}.query_key_value",
+        f"{attention}.dense",
+        before,
+        at=at,
         prefixes=prefixes,
         readout=readout,
         **{"layout": "per_head", **stack},

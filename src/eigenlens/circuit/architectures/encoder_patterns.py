@@ -36,15 +36,15 @@ def bert(
     `after` is left out unless a `placement` rule decides.
     `with_cross` adds the stack that `add_cross_attention` in the config makes.
     """
-    here = f"{at}{attention}." if attention else at
     return one(
         name,
-        f"{here}{value}",
-        f"{here}{output}",
-        norm_inside and f"{here}{norm_inside}",
-        f"{here}{after}" if norm_inside is None or "placement" in stack else None,
+        value,
+        output,
+        norm_inside,
+        after if norm_inside is None or "placement" in stack else None,
+        at=f"{at}{attention}." if attention else at,
         prefixes=("", *prefixes),
-        value_bias_name=value_bias_name and f"{here}{value_bias_name}",
+        value_bias_name=value_bias_name,
         readout=readout or BERT_READOUT,
         **{"causal": flag("is_decoder", False), **stack},
     )

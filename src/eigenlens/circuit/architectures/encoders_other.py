@@ -28,9 +28,6 @@ GROUPED_OUTPUT = "its output projection is a grouped convolution (post_attention
 REVERSIBLE = "reversible residual: F reads one stream and adds to the other"
 NO_RESIDUAL = "no residual around it (use_query_residual)"
 
-_ALBERT = "encoder.albert_layer_groups.{group}.albert_layers.{inner}.attention."
-_DISTILBERT = "transformer.layer.{layer}."
-
 
 def _xlm(**stack: Any) -> Architecture:
     """XLM's names: modules of one kind in a list, `attentions.N`, `layer_norm1.N`."""
@@ -51,9 +48,10 @@ def _funnel(name: str, at: str, n_layers: str, **stack: Any) -> Architecture:
     """One of Funnel's stacks; `block_sizes` says how deep the encoder is."""
     return one(
         name,
-        f"{at}attention.v_head",
-        f"{at}attention.post_proj",
-        after=f"{at}attention.layer_norm",
+        "v_head",
+        "post_proj",
+        after="layer_norm",
+        at=f"{at}attention.",
         prefixes=("", "funnel."),
         causal=False,
         keys={
@@ -79,9 +77,10 @@ def _perceiver(
     )
     return one(
         "encoder",
-        f"{at}attention.self.value",
-        f"{at}attention.output.dense",
-        f"{at}attention.self.{norm}",
+        "self.value",
+        "output.dense",
+        f"self.{norm}",
+        at=f"{at}attention.",
         prefixes=("", "perceiver."),
         causal=False,
         keys={
@@ -98,9 +97,10 @@ def _perceiver(
 OTHER_ENCODERS: Mapping[str, Architecture] = {
     "albert": one(
         "encoder",
-        f"{_ALBERT}value",
-        f"{_ALBERT}dense",
-        after=f"{_ALBERT}LayerNorm",
+        "value",
+        "dense",
+        after="LayerNorm",
+        at="encoder.albert_layer_groups.{group}.albert_layers.{inner}.attention.",
         prefixes=("", "albert."),
         causal=False,
         slots=albert_groups,
@@ -114,9 +114,10 @@ OTHER_ENCODERS: Mapping[str, Architecture] = {
     ),
     "distilbert": one(
         "encoder",
-        f"{_DISTILBERT}attention.v_lin",
-        f"{_DISTILBERT}attention.out_lin",
-        after=f"{_DISTILBERT}sa_layer_norm",
+        "attention.v_lin",
+        "attention.out_lin",
+        after="sa_layer_norm",
+        at="transformer.layer.{layer}.",
         prefixes=("", "distilbert."),
         causal=False,
         readout=Readout(

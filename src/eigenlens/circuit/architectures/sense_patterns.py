@@ -31,12 +31,13 @@ def vit(
     )
     return one(
         "vision",
-        f"{at}attention.attention.value",
-        f"{at}attention.output.dense",
-        f"{at}{before}",
+        "attention.attention.value",
+        "attention.output.dense",
+        before,
+        at=at,
         prefixes=("", *prefixes),
-        scale=scale and f"{at}{scale}",
-        value_bias_name=value_bias_name and f"{at}{value_bias_name}",
+        scale=scale,
+        value_bias_name=value_bias_name,
         also=() if new is None else (also,),
         **{"value_bias": flag("qkv_bias", True), "causal": False, **stack},
     )
@@ -80,10 +81,11 @@ def wav2vec2(
     rule = Switch("do_stable_layer_norm", False, "pre", "post")
     return one(
         "audio",
-        f"{at}attention.v_proj",
-        f"{at}attention.out_proj",
-        f"{at}{norm}",
-        f"{at}{norm}",
+        "attention.v_proj",
+        "attention.out_proj",
+        norm,
+        norm,
+        at=at,
         prefixes=("", *prefixes),
         **{"placement": rule, "causal": False, **stack},
     )

@@ -31,7 +31,6 @@ MEAN_VALUES = "queries that are not chosen take the mean of the values (attentio
 UNCHECKED = "it decodes units by the durations of characters: not checked, so not offered"
 SHORTENED = "a convolution stands between the norm and the values, another before the residual"
 CONCATENATED = "input and attention output are concatenated and projected (concat_after)"
-MERGED = "encoder states are read through the same W_V as the decoder's own"
 
 _USE_BIAS = flag("use_bias", False)
 _NO_READOUT = Readout(("shared",), unembedding=())

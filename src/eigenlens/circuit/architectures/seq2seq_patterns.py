@@ -33,10 +33,11 @@ def bart_stack(
     """
     return one(
         name,
-        f"{at}{attention}.{value}",
-        f"{at}{attention}.{output}",
-        f"{at}{norm}" if before is not False else None,
-        f"{at}{norm}" if before is not True else None,
+        f"{attention}.{value}",
+        f"{attention}.{output}",
+        norm if before is not False else None,
+        norm if before is not True else None,
+        at=at,
         prefixes=prefixes,
         **stack,
     )
@@ -44,7 +45,6 @@ def bart_stack(
 
 def opt(**stack: Any) -> Architecture:
     """A decoder with fairseq's names whose norm stands before or after by the config."""
-    at = "layers.{layer}."
     fields: dict[str, Any] = {
         "placement": Switch("do_layer_norm_before", True, "pre", "post"),
         "norm_affine": flag("layer_norm_elementwise_affine", True),
@@ -53,10 +53,11 @@ def opt(**stack: Any) -> Architecture:
     }
     return one(
         "decoder",
-        f"{at}self_attn.v_proj",
-        f"{at}self_attn.out_proj",
-        f"{at}self_attn_layer_norm",
-        f"{at}self_attn_layer_norm",
+        "self_attn.v_proj",
+        "self_attn.out_proj",
+        "self_attn_layer_norm",
+        "self_attn_layer_norm",
+        at="layers.{layer}.",
         prefixes=("decoder.", "model.decoder."),
         readout=Readout(
             ("embed_tokens",),
@@ -148,8 +149,6 @@ def t5(
     decoder_sizes = {**sizes, "n_layers": deep}
 
     def stack(name: str, i: int, module: str, **more: Any) -> Architecture:
-        at = f"{name}.block.{{layer}}.layer.{i}."
-        norm = None if more.get("kind") == "cross" else f"{at}layer_norm"
         fields: dict[str, Any] = {
             "norm_kind": "rmsnorm",
             "value_bias": False,
@@ -158,9 +157,10 @@ def t5(
         }
         return one(
             name,
-            f"{at}{module}.v",
-            f"{at}{module}.o",
-            norm,
+            f"{module}.v",
+            f"{module}.o",
+            None if more.get("kind") == "cross" else "layer_norm",
+            at=f"{name}.block.{{layer}}.layer.{i}.",
             plain=False,
             **{**fields, **more, **both},
         )

@@ -39,12 +39,13 @@ def blocks(
     """Names of timm: `blocks.N.attn.qkv` stacked `[q; k; v]`, `attn.proj`, `norm1` before."""
     return one(
         name,
-        f"{at}{value}",
-        f"{at}{output}",
-        before and f"{at}{before}",
-        after and f"{at}{after}",
+        value,
+        output,
+        before,
+        after,
+        at=at,
         prefixes=("", *prefixes),
-        scale=scale and f"{at}{scale}",
+        scale=scale,
         **{"layout": "stacked" if fused else "separate", "causal": False, **stack},
     )
 
@@ -65,21 +66,21 @@ def dino(
     **stack: Any,
 ) -> Architecture:
     """DINOv2's names, LayerScale in `layer_scale1.lambda1`; `old`: with the names before 2026."""
-    scale = f"{at}layer_scale1.lambda1"
     earlier = Naming(
         f"{at}attention.attention.value",
         f"{at}attention.output.dense",
         f"{at}norm1",
         prefixes=("", *prefixes),
-        scale=scale,
+        scale=f"{at}layer_scale1.lambda1",
     )
     return one(
         "vision",
-        f"{at}attention.v_proj",
-        f"{at}attention.o_proj",
-        f"{at}norm1",
+        "attention.v_proj",
+        "attention.o_proj",
+        "norm1",
+        at=at,
         prefixes=("", *prefixes),
-        scale=scale,
+        scale="layer_scale1.lambda1",
         also=((earlier,) if old else ()) + also,
         **{"value_bias": QKV_BIAS, "causal": False, **stack},
     )
@@ -191,15 +192,19 @@ def crossed(row: Architecture, exists: Rule[bool] = True, **stack: Any) -> Archi
 
 def pix2struct(attention: str, **stack: Any) -> Architecture:
     """Pix2Struct's text layers; in cross attention the norm is on the query."""
-    at = f"layer.{{layer}}.{attention}."
     fields: dict[str, Any] = {
         "keys": {"head_dim": (), "n_heads": ("num_heads",), "n_layers": ("num_layers",)},
         "norm_kind": "rmsnorm",
         **with_bias(False),
     }
-    before = None if "kind" in stack else f"{at}layer_norm"
     return one(
-        "decoder", f"{at}attention.value", f"{at}attention.output", before, **fields, **stack
+        "decoder",
+        "attention.value",
+        "attention.output",
+        None if "kind" in stack else "layer_norm",
+        at=f"layer.{{layer}}.{attention}.",
+        **fields,
+        **stack,
     )
 
 

@@ -49,7 +49,7 @@ PANELS: dict[str, Figure] = {**FIGURES, **COMPARISONS, **STEERINGS}
 
 
 def figure_files(results: Mapping[str, Any], folder: Path) -> dict[Path, bytes]:
-    """The files of all figures that the results can fill; the folder is made if it is not there.
+    """The files of all figures that the results can fill; nothing is written.
 
     Parameters
     ----------
@@ -63,8 +63,6 @@ def figure_files(results: Mapping[str, Any], folder: Path) -> dict[Path, bytes]:
     ------
     MissingDependencyError
         matplotlib is not installed.
-    SourceError
-        The folder cannot be made.
     """
     need_matplotlib()
     source = title_of(results)
@@ -79,7 +77,6 @@ def figure_files(results: Mapping[str, Any], folder: Path) -> dict[Path, bytes]:
             for kind in KINDS:
                 files[folder / f"{name}.{kind}"] = saved(partial(DRAWN[name], data, source), kind)
         files[folder / f"{name}.csv"] = csv_of(data).encode()
-    _make(folder)
     return files
 
 
@@ -145,10 +142,3 @@ def check_folder(folder: Path) -> None:
         )
     if not os.access(place, os.W_OK):
         raise SourceError(f"cannot write to {shown}: Permission denied")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise SourceError(f"cannot make {inert(str(folder))!r}: {error.strerror}") from None

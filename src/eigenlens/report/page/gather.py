@@ -55,7 +55,7 @@ class Options:
     stack, layers
         Which layers; None for all.
     dtype, device, trust_remote_code, architecture
-        Of the live model; see `eigenlens.live.session.open_session`.
+        Of the live model; see `eigenlens.live.session.open_session`. A session keeps its own.
     """
 
     order: str = "auto"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -54,13 +53,3 @@ class Veil:
         if isinstance(value, (list, tuple)):
             return [self.record(item) for item in value]
         return value
-
-
-def user_names() -> set[str]:
-    """Names by which a page would give its maker away; for checks."""
-    found = {Path.home().name}
-    try:
-        found.add(getpass.getuser())
-    except (KeyError, OSError):
-        return found
-    return found

@@ -65,7 +65,7 @@ def warnings_of(material: Material, veil: Veil) -> list[str]:
         found += [] if result is None else list(result.warnings)
     if material.spectrum is not None:
         shown = [(x.stack, x.kind) for x in material.spectrum.layers]
-        skipped = [(s.stack, s.layer, s.reason) for s in material.spectrum.skipped]
+        skipped = [(s.stack, s.kind, s.layer, s.reason) for s in material.spectrum.skipped]
         found += left_out_texts(shown, skipped)
     return list(dict.fromkeys(veil.text(w) for w in found))
 
@@ -161,12 +161,18 @@ def _command(chosen: Sequence[Section], options: Options, model: Mapping[str, An
     if len(chosen) < len(SECTIONS):
         parts += ["--sections", ",".join(section.name for section in chosen)]
     usual = Options()
-    for name in ("order", "operator", "tie_tolerance", "seed", "steps", "stack", "dtype"):
+    for name in ("order", "operator", "tie_tolerance", "seed", "steps", "stack", "dtype", "device"):
         value = getattr(options, name)
         if value != getattr(usual, name):
             parts += [f"--{name.replace('_', '-')}", str(value)]
+    for text in options.texts or ():
+        parts += ["--text", text]
     if options.prompts is not None:
         parts += ["--prompts", Path(options.prompts).name]
     if options.layers is not None:
         parts += ["--layers", ",".join(map(str, options.layers))]
+    if isinstance(options.architecture, (str, Path)):
+        parts += ["--architecture", Path(options.architecture).name]
+    if options.trust_remote_code:
+        parts.append("--trust-remote-code")
     return shlex.join(parts)

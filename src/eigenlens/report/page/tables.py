@@ -89,10 +89,10 @@ def _heads(data: Columns) -> Rows:
 
 def _alignment(data: Columns) -> Rows:
     names = ("label", "measure", "value", "low", "high", "random_low", "random_high")
-    more = ("matched_spectrum", "random_init", "second_pair", "p_value")
+    more = ("matched_spectrum", "random_init", "second_pair", "p_holm")
     rows = [[data[n][i] for n in (*names, *more)] for i in range(n_rows(data))]
     heads = ["call", "measure", "value", "95 % from", "to", "random from", "to"]
-    return [*heads, "rotated F", "untrained", "second", "p"], rows
+    return [*heads, "rotated F", "untrained", "second", "corrected p"], rows
 
 
 def _collapse(data: Columns) -> Rows:

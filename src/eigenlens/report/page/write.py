@@ -159,7 +159,7 @@ def make_report(
     checkpoint = material.checkpoint
     if checkpoint is not None:
         check_apart([target], checkpoint.source)
-    return _page(chosen, asked, material, target)
+    return _page(chosen, asked, material)
 
 
 def _options(options: Mapping[str, Any]) -> Options:
@@ -176,9 +176,7 @@ def _check_steps(chosen: Sequence[Section], options: Options) -> None:
         check_steps(options.steps)
 
 
-def _page(
-    chosen: Sequence[Section], options: Options, material: Material, target: Path | None
-) -> Report:
+def _page(chosen: Sequence[Section], options: Options, material: Material) -> Report:
     veil = veil_of(options, material)
     material.missing = {need: _sentence(veil.text(r)) for need, r in material.missing.items()}
     drawn = {section.name: draw(section, material) for section in chosen}

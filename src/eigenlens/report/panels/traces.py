@@ -49,7 +49,7 @@ NULL_NAMES = {
 _POINTS = tuple(name for name in NULLS if name != "random_direction")
 _ALIGNMENT = (
     *("position", "stack", "kind", "layer", "step", "label", "measure", "value", "low", "high"),
-    *("random_low", "random_median", "random_high", *_POINTS, "p_value", "beyond", "regime"),
+    *("random_low", "random_median", "random_high", *_POINTS, "p_holm", "beyond", "regime"),
 )
 _COLLAPSE = ("depth", "stack", "kind", "layer", "step", "label", "where", "measure", "value")
 
@@ -58,7 +58,8 @@ def alignment(result: Trace) -> Columns:
     """One row a layer's call and measure, with its interval and every null (None without).
 
     `beyond` says whether the value is more than random directions give: of rho by the corrected
-    p-value, of the others by the upper end of the band.
+    p-value, of the others by the upper end of the band. `p_holm` is that of rho, which alone is
+    tested.
     """
     rows = []
     labels = call_labels(result.layers)
@@ -76,7 +77,8 @@ def alignment(result: Trace) -> Columns:
                     *(position, x.stack, x.kind, x.layer, x.step, labels[position], measure),
                     *(value, low, high, *quantiles),
                     *(None if null is None else null[measure] for null in others),
-                    *(x.p_holm, x.beyond if measure == "rho" else above, x.regime),
+                    *((x.p_holm, x.beyond) if measure == "rho" else (None, above)),
+                    x.regime,
                 )
             )
     return columns(_ALIGNMENT, rows)

@@ -130,6 +130,7 @@ def _alignment_row(
         "width": 0,
         "color": COLOURS["blue"],
     }
+    tested = "<br>corrected p %{customdata[1]:.3g}" if measure == "rho" else ""
     out.append(
         {
             **common,
@@ -141,10 +142,9 @@ def _alignment_row(
             "showlegend": legend,
             "error_y": {**error, "visible": known},
             "customdata": [
-                list(row) for row in zip(names, take(data["p_value"], rows), strict=True)
+                list(row) for row in zip(names, take(data["p_holm"], rows), strict=True)
             ],
-            "hovertemplate": f"%{{customdata[0]}}: {measure} %{{y:.4f}}<br>corrected p "
-            "%{customdata[1]:.3g}<extra></extra>",
+            "hovertemplate": f"%{{customdata[0]}}: {measure} %{{y:.4f}}{tested}<extra></extra>",
             "marker": {
                 "color": COLOURS["blue"],
                 "size": 9,

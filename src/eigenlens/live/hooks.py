@@ -1,0 +1,45 @@
+"""Hooks on modules: for as long as a block lasts, and for the thread that set them alone.
+
+A module has one list of hooks, whichever thread runs it. Those set here see the passes of the
+thread that set them and let all others through, so that several may read one model at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import get_ident
+from typing import Any
+
+
+def on_enter(module: Any, hook: Callable[[Any, Any, Any], Any]) -> Any:
+    """``hook(module, args, kwargs)`` before the module runs, which may change them; the handle."""
+    return module.register_forward_pre_hook(_own(hook), with_kwargs=True)
+
+
+def on_leave(module: Any, hook: Callable[[Any, Any, Any], Any]) -> Any:
+    """``hook(module, args, result)`` after the module ran, which may change it; the handle."""
+    return module.register_forward_hook(_own(hook))
+
+
+def on_call(module: Any, hook: Callable[[Any, Any, Any, Any], Any]) -> Any:
+    """``hook(module, args, kwargs, result)`` after the module ran; the handle."""
+    return module.register_forward_hook(_own(hook), with_kwargs=True)
+
+
+def _own(hook: Callable[..., Any]) -> Callable[..., Any]:
+    thread = get_ident()
+
+    def seen(*args: Any) -> Any:
+        return hook(*args) if get_ident() == thread else None
+
+    return seen
+
+
+@contextmanager
+def hooked(handles: Sequence[Any]) -> Iterator[None]:
+    """Hooks for as long as the context lasts."""
+    with ExitStack() as stack:
+        for handle in handles:
+            stack.callback(handle.remove)
+        yield

@@ -1,0 +1,69 @@
+"""LAPACK's geev: equal to scipy's to the bit, and no other thread waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from eigenlens.spectra import lapack
+from eigenlens.spectra.lapack import both_sides
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 3, 50, 150])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_answer_is_scipys(order: str, n: int, dtype: str) -> None:
+    a = np.array(np.random.default_rng(n).standard_normal((n, n)), dtype=dtype, order=order)
+    kept = a.copy()
+    found = both_sides(a)
+    assert np.array_equal(a, kept), "the matrix is left as it was"
+    assert n < 50 or np.count_nonzero(found[0].imag) > 10
+    for x, y in zip(found, scipy.linalg.eig(a, left=True, right=True), strict=True):
+        assert x.dtype == np.result_type(dtype, np.complex64)
+        assert np.array_equal(x, y)
+
+
+def test_pairs_are_conjugates_and_meet_their_equations() -> None:
+    a = np.random.default_rng(3).standard_normal((60, 60))
+    values, left, right = both_sides(a)
+    norm = np.linalg.norm(a, 2)
+    assert np.abs(a @ right - right * values).max() < 1e-13 * norm
+    assert np.abs(a.T @ left - left * values.conj()).max() < 1e-13 * norm
+    first = np.flatnonzero(values.imag > 0)
+    for x in (values, left.T, right.T):
+        assert np.array_equal(x[first + 1], x[first].conj())
+
+
+def test_no_convergence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> None:
+        given[-1]._obj.value = 3
+
+    monkeypatch.setattr(lapack, "_geev", lambda letter: fails)
+    with pytest.raises(np.linalg.LinAlgError, match="geev of a 4 x 4 matrix: info 3"):
+        both_sides(np.eye(4))
+
+
+def test_other_threads_go_on() -> None:
+    a = np.random.default_rng(0).standard_normal((600, 600))
+    moments: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.001):
+            moments.append(time.perf_counter())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        begun = time.perf_counter()
+        both_sides(a)
+        ended = time.perf_counter()
+    finally:
+        done.set()
+        thread.join()
+    assert sum(begun < moment < ended for moment in moments) > 25  # held, it is 5
