@@ -25,12 +25,12 @@ def product_rounding(a: LinearMap) -> float:
         return 0.0
     left, right = a.left, a.right
     inner = np.concatenate(
-        of_row_blocks(lambda rows: np.square(right[rows]).sum(axis=1), *right.shape)
+        of_row_blocks(lambda rows: np.einsum("rd,rd->r", right[rows], right[rows]), *right.shape)
     )
 
     def of_left(rows: slice) -> tuple[float, Float[np.ndarray, "r"]]:
         squares = np.square(left[rows])
-        return float((squares @ inner).max()), squares.sum(axis=0)
+        return float((squares @ inner).max()), np.ones(len(squares), squares.dtype) @ squares
 
     tops, sums = zip(*of_row_blocks(of_left, *left.shape), strict=True)
     outer = np.sum(sums, axis=0)
