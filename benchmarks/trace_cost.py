@@ -40,17 +40,16 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
     from eigenlens.live.capture import capture, capture_each
     from eigenlens.live.identity import check_circuits
     from eigenlens.live.session import open_session
-    from eigenlens.tracing.feed import Prompts, batches_of, read_feed, splitter_of
+    from eigenlens.tracing.feed import Prompts, batches_of, read_feed
     from eigenlens.tracing.finish import Gathered, finish
     from eigenlens.tracing.gather import Gatherer
     from eigenlens.tracing.options import TraceOptions
     from eigenlens.tracing.targets import read_targets
 
     source = f"sample:{name}"
-    split = splitter_of(source)
-    session = open_session(source, split=split)
+    session = open_session(source)
     options = TraceOptions(nulls=False)
-    feed = read_feed(session, Prompts(), smiles=split is not None)
+    feed = read_feed(session, Prompts())
     batches = list(batches_of(session, feed, options)[0])
     targets: dict[Any, Any] = {}
 

@@ -25,6 +25,7 @@ from eigenlens.live.capture import capture
 from eigenlens.live.gguf_once import gguf_once
 from eigenlens.live.load import load_model, split_adapter
 from eigenlens.live.session import initialised_like, open_session, session_of
+from eigenlens.samples import sample_path
 from families import BY_NAME
 
 PROMPTS = [[5, 9, 31, 7, 12], [8, 3, 22]]
@@ -289,14 +290,15 @@ def test_bundled_samples_have_their_tokenizers(sample: str) -> None:
 def test_chemistry_needs_its_split() -> None:
     import re
 
-    session = open_session("sample:albert-rxn")
+    session = open_session(sample_path("albert-rxn"))  # not known as the sample there
     assert session.tokenizer is None
     assert "knows 5 of 591 tokens" in session.warnings[0]
     with pytest.raises(SourceError, match="pass a function that splits"):
         session.encode(["CC(=O)O"])
     atom = re.compile(r"\[[^]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|[()=#\-+\\/.>]|[0-9]")
-    split = open_session("sample:albert-rxn", split=atom.findall)
+    split = open_session(sample_path("albert-rxn"), split=atom.findall)
     ids = split.encode(["CC(=O)Oc1ccccc1C(=O)O", "CCO"])
+    assert ids == open_session("sample:albert-rxn").encode(["CC(=O)Oc1ccccc1C(=O)O", "CCO"])
     assert split.tokenizer is not None
     assert split.tokenizer.unknown_share(ids) == 0
     assert [len(i) for i in ids] == [23, 5]

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from eigenlens.errors import EigenlensError, FormatError, OptionError
 from eigenlens.prompts import (
     PROMPT_SETS,
-    SPLITTERS,
     check_unknown,
     prompt_set,
     random_token_ids,
     read_prompts,
     read_token_ids,
     split_smiles,
+    splitter,
     unknown_share,
 )
 from eigenlens.samples import SAMPLES, sample_path
@@ -51,7 +51,9 @@ def test_sets_and_their_files_are_one_to_one() -> None:
     folder = Path(str(__import__("eigenlens").__file__)).parent / "data" / "prompts"
     assert {p.name for p in folder.iterdir()} == {row.file for row in PROMPT_SETS.values()}
     assert all(prompt_set(name) for name in PROMPT_SETS)
-    assert set(SPLITTERS) <= set(SAMPLES)
+    known = {name for name in SAMPLES if splitter(f"sample:{name}") is not None}
+    assert known == {"albert-rxn"}
+    assert splitter("albert-rxn") is None  # a folder of the user's
     with pytest.raises(OptionError, match="nearest: 'smiles'"):
         prompt_set("smile")
 

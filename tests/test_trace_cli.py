@@ -25,7 +25,7 @@ from eigenlens.live.replay import LADDER
 from eigenlens.live.session import session_of
 from eigenlens.measure.sinks import SPECIAL
 from eigenlens.report.trace_words import trace_sentences
-from eigenlens.tracing.feed import Feed, splitter_of
+from eigenlens.tracing.feed import Feed
 from eigenlens.tracing.ladder import RUNGS
 from eigenlens.tracing.moves import MOVES
 from eigenlens.tracing.nulls import NULLS
@@ -301,8 +301,6 @@ def test_choices_are_the_tables() -> None:
     assert set(TooLongName) == set(TRUNCATIONS)
     assert set(LiveDtype) == set(TOLERANCES)
     assert set(RUNGS) == set(LADDER)
-    assert splitter_of("sample:albert-rxn") is not None
-    assert splitter_of("sample:minilm") is None
 
 
 def test_overlaps_of_leaders_are_told_under_the_table() -> None:

@@ -388,5 +388,9 @@ def random_token_ids(
     return [[int(i) for i in row] for row in drawn]
 
 
-SPLITTERS: dict[str, Callable[[str], list[str]]] = {"albert-rxn": split_smiles}
-"""Samples whose text is cut before their vocabulary is looked up: name to function."""
+_SPLITTERS: dict[str, Callable[[str], list[str]]] = {"sample:albert-rxn": split_smiles}
+
+
+def splitter(label: str) -> Callable[[str], list[str]] | None:
+    """How the text of a sample is cut before its vocabulary is looked up; None for other models."""
+    return _SPLITTERS.get(label)

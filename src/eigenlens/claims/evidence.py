@@ -21,7 +21,6 @@ from eigenlens.spectra.analyse import spectrum
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 from eigenlens.steering.result import Steering
 from eigenlens.steering.steer import steer
-from eigenlens.tracing.feed import splitter_of
 from eigenlens.tracing.result import Trace
 from eigenlens.tracing.run import trace
 
@@ -95,7 +94,7 @@ class Evidence:
     def session(self) -> Session:
         """The running model."""
         self._say("loading")
-        return open_session(self.subject.source, split=splitter_of(self.subject.source))
+        return open_session(self.subject.source)
 
     @cached_property
     def spectrum(self) -> Spectrum:

@@ -48,7 +48,6 @@ from eigenlens.live.replay import Variant
 from eigenlens.live.session import Session, open_session
 from eigenlens.live.states import AttentionCall
 from eigenlens.spectra.maps import build_map
-from eigenlens.tracing.feed import splitter_of
 
 DTYPES = ("float32", "float64")
 
@@ -147,7 +146,6 @@ def simulate_model(
         device=device,
         architecture=architecture,
         trust_remote_code=trust_remote_code,
-        split=splitter_of(source),
         tokenizer=texts is not None,
     )
     many = starts or len(texts or token_ids or [0])

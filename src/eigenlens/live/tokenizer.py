@@ -10,6 +10,7 @@ from typing import Any
 from eigenlens.errors import EigenlensError, OptionError, SourceError
 from eigenlens.inert import inert
 from eigenlens.live.load import line, need_transformers, place_of, quiet
+from eigenlens.prompts import splitter
 from eigenlens.tensors.source import Source
 
 Split = Callable[[str], Sequence[str]]
@@ -88,7 +89,8 @@ def load_tokenizer(
         A resolved model.
     split
         Cuts a text into the vocabulary's own tokens, for models that have a vocabulary but no
-        tokenizer that transformers can run (chemistry); special tokens are put around.
+        tokenizer that transformers can run (chemistry); special tokens are put around. None takes
+        that of the sample, where it has one.
     trust_remote_code
         Run the repository's own code; never without being asked.
 
@@ -97,6 +99,7 @@ def load_tokenizer(
     SourceError
         If there is none, or the one that transformers makes up does not know the vocabulary.
     """
+    split = split or splitter(source.label)
     if split is not None:
         return from_vocabulary(source.tokens(), split)
     if source.format == "arrays":

@@ -18,8 +18,7 @@ from eigenlens.live.load import load_model
 from eigenlens.live.places import Place
 from eigenlens.live.session import Session, open_session, session_of
 from eigenlens.live.threads import one_if
-from eigenlens.live.tokenizer import Split, Tokenizer, load_tokenizer
-from eigenlens.prompts import SPLITTERS
+from eigenlens.live.tokenizer import Tokenizer, load_tokenizer
 from eigenlens.tensors.source import Source, resolve
 
 Head = Literal["causal", "masked"]
@@ -95,8 +94,7 @@ def open_subject(
     found = source if isinstance(source, Source) else resolve(source)
     with gguf_once(found.format == "gguf"):
         checkpoint = open_checkpoint(found, architecture)
-        split = SPLITTERS.get(found.label.removeprefix("sample:"))
-        tokenizer, notes = _tokenizer(found, split, trust_remote_code)
+        tokenizer, notes = _tokenizer(found, trust_remote_code)
         if before is not None:
             before(tokenizer, checkpoint)
         both = bool(found.config.get("is_encoder_decoder"))
@@ -124,12 +122,10 @@ def open_subject(
         return _subject(_with_tokenizer(session, tokenizer, notes))
 
 
-def _tokenizer(
-    source: Source, split: Split | None, trust_remote_code: bool
-) -> tuple[Tokenizer | None, tuple[str, ...]]:
+def _tokenizer(source: Source, trust_remote_code: bool) -> tuple[Tokenizer | None, tuple[str, ...]]:
     """The tokenizer, or why there is none."""
     try:
-        return load_tokenizer(source, split, trust_remote_code=trust_remote_code), ()
+        return load_tokenizer(source, trust_remote_code=trust_remote_code), ()
     except SourceError as error:
         return None, (str(error),)
 

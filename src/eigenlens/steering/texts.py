@@ -11,7 +11,7 @@ from typing import Any
 from eigenlens.errors import OptionError
 from eigenlens.inert import inert
 from eigenlens.live.session import Session
-from eigenlens.prompts import SPLITTERS, check_file, read_prompts
+from eigenlens.prompts import check_file, read_prompts
 from eigenlens.tracing.feed import Feed, Prompts, read_feed
 
 Texts = str | Path | Sequence[str] | Sequence[Sequence[int]]
@@ -54,10 +54,9 @@ def read_sets(
     """
     if session.vision:
         raise OptionError(f"{session.label} sees images: steering reads and writes tokens")
-    smiles = session.label.removeprefix("sample:") in SPLITTERS
     usual = None
     if calibrate is None or evaluate is None:
-        usual = _usual(session, smiles, seed)
+        usual = _usual(session, seed)
     found: list[tuple[tuple[tuple[int, ...], ...], str]] = []
     for half, given in enumerate((calibrate, evaluate)):
         if given is None and usual is not None:
@@ -130,8 +129,8 @@ def check_text(text: str) -> None:
         ) from error
 
 
-def _usual(session: Session, smiles: bool, seed: int) -> Feed:
-    return read_feed(session, Prompts(), seed, smiles=smiles)
+def _usual(session: Session, seed: int) -> Feed:
+    return read_feed(session, Prompts(), seed)
 
 
 def encode_file(session: Session, path: str | Path | Sequence[str]) -> list[list[int]]:

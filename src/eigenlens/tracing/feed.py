@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from eigenlens.errors import OptionError
 from eigenlens.live.batches import Batch, make_batches, max_positions, named_ids, random_pixels
 from eigenlens.live.batches import vocabulary_size as size_of
 from eigenlens.live.session import Session
 from eigenlens.prompts import (
-    SPLITTERS,
     check_file,
     prompt_set,
     random_token_ids,
     read_prompts,
     read_token_ids,
+    split_smiles,
+    splitter,
 )
 from eigenlens.tracing.options import TraceOptions
 
@@ -91,13 +91,7 @@ class Feed:
     warnings: tuple[str, ...] = ()
 
 
-def splitter_of(source: Any) -> Any:
-    """How the text of a sample is cut before its vocabulary is looked up; None for most."""
-    text = source if isinstance(source, str) else ""
-    return SPLITTERS.get(text.removeprefix("sample:")) if text.startswith("sample:") else None
-
-
-def read_feed(session: Session, prompts: Prompts, seed: int = 0, *, smiles: bool = False) -> Feed:
+def read_feed(session: Session, prompts: Prompts, seed: int = 0) -> Feed:
     """Token ids of the prompts asked for.
 
     Parameters
@@ -108,8 +102,6 @@ def read_feed(session: Session, prompts: Prompts, seed: int = 0, *, smiles: bool
         What was asked.
     seed
         Of random tokens.
-    smiles
-        The model reads SMILES, so its default prompts are molecules and reactions.
 
     Raises
     ------
@@ -141,7 +133,7 @@ def read_feed(session: Session, prompts: Prompts, seed: int = 0, *, smiles: bool
             "which are not what the model was trained on"
         )
         return Feed(found.ids, found.source, found.n_prompts, (note,))
-    name = "smiles" if smiles else "default"
+    name = "smiles" if splitter(session.label) is split_smiles else "default"
     return _feed(session.encode(prompt_set(name)), name)
 
 

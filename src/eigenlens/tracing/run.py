@@ -17,7 +17,7 @@ from eigenlens.live.session import Session, initialised_like, open_session
 from eigenlens.live.states import Captured
 from eigenlens.measure.bootstrap import MIN_PROMPTS
 from eigenlens.spectra.analyse import not_square
-from eigenlens.tracing.feed import Feed, Prompts, batches_of, read_feed, splitter_of
+from eigenlens.tracing.feed import Feed, Prompts, batches_of, read_feed
 from eigenlens.tracing.finish import Gathered, finish
 from eigenlens.tracing.gather import Gatherer, Reading
 from eigenlens.tracing.ladder import LadderSums
@@ -112,7 +112,6 @@ def trace(
         too_long=too_long,
         seed=seed,
     )
-    split = splitter_of(source)
     wanted = token_ids is None and random_tokens is None
     session = open_session(
         source,
@@ -120,12 +119,11 @@ def trace(
         device=device,
         architecture=architecture,
         trust_remote_code=trust_remote_code,
-        split=split,
         tokenizer=wanted,
     )
     if stack is not None:
         session = session.only(stack)
-    feed = read_feed(session, asked, seed, smiles=split is not None)
+    feed = read_feed(session, asked, seed)
     return run(session, feed, options, layers=layers, progress=progress)
 
 

@@ -259,7 +259,6 @@ def _live(source: Any, live: list[str], options: Options, given: Material, timed
 def _opened(source: Any, options: Options) -> Any:
     """The running model, as a session."""
     from eigenlens.live.session import open_session
-    from eigenlens.tracing.feed import splitter_of
 
     session = open_session(
         source,
@@ -267,17 +266,16 @@ def _opened(source: Any, options: Options) -> Any:
         device=options.device,
         architecture=options.architecture,
         trust_remote_code=options.trust_remote_code,
-        split=splitter_of(source),
     )
     return session if options.stack is None else session.only(options.stack)
 
 
 def _feed(session: Any, source: Any, options: Options) -> Any:
     """The prompts as token ids."""
-    from eigenlens.tracing.feed import Prompts, read_feed, splitter_of
+    from eigenlens.tracing.feed import Prompts, read_feed
 
     asked = Prompts(options.texts, options.prompts)
-    return read_feed(session, asked, options.seed, smiles=splitter_of(source) is not None)
+    return read_feed(session, asked, options.seed)
 
 
 def _trace(session: Any, feed: Any, options: Options) -> Trace:
