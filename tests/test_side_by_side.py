@@ -18,6 +18,7 @@ from eigenlens.errors import ArchitectureError
 from eigenlens.live import capture as capture_module
 from eigenlens.live.batches import make_batches
 from eigenlens.live.capture import capture, capture_each
+from eigenlens.live.modes import evaluating
 from eigenlens.live.session import Session, session_of
 from eigenlens.live.states import Captured
 from eigenlens.tracing import run as run_module
@@ -88,8 +89,7 @@ def test_the_first_and_longer_batches_run_alone(tiny: Any) -> None:
         longest = max(longest, length)
 
 
-def scaled_positions(limit: int = 4) -> Any:
-    """A model whose positions are scaled where a prompt is longer than the limit."""
+def llama(**options: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
@@ -101,31 +101,43 @@ def scaled_positions(limit: int = 4) -> Any:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=64,
-        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+        **options,
     )
-    model = transformers.LlamaModel._from_config(config, attn_implementation="eager").eval()
-    model.rotary_emb.original_max_seq_len = model.rotary_emb.max_seq_len_cached = limit
+    return transformers.LlamaModel._from_config(config, attn_implementation="eager").eval()
+
+
+def scaled_positions() -> Any:
+    """A model whose positions are scaled where a prompt is longer than 4 tokens.
+
+    It is left scaled, so that no change is seen until a prompt is short again.
+    """
+    model = llama(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    model.rotary_emb.original_max_seq_len = model.rotary_emb.max_seq_len_cached = 4
+    session = session_of(model)
+    list(capture(session, batches(session)[:1]))
     return model
 
 
-def counting() -> Any:
-    """A model of which one module keeps a list of its calls."""
+class Noting(torch.nn.Module):
+    """Keeps a list of its calls with few tokens, or of all."""
 
-    class Counting(torch.nn.Module):
-        def __init__(self, inner: Any) -> None:
-            super().__init__()
-            self.inner, self.calls = inner, []
+    def __init__(self, inner: Any, below: int) -> None:
+        super().__init__()
+        self.inner, self.below, self.calls = inner, below, []
 
-        def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Any:
+        if x.shape[1] < self.below:
             self.calls.append(1)
-            return self.inner(x)
+        return self.inner(x)
 
-    model = scaled_positions(64)
-    model.layers[0].mlp = Counting(model.layers[0].mlp)
+
+def noting(below: int = 99) -> Any:
+    model = llama()
+    model.layers[0].mlp = Noting(model.layers[0].mlp, below)
     return model
 
 
-@pytest.mark.parametrize("make", [scaled_positions, counting])
+@pytest.mark.parametrize("make", [scaled_positions, noting])
 def test_a_model_that_changes_as_it_runs_runs_alone(make: Any) -> None:
     session = session_of(make())
     made = batches(session)
@@ -134,21 +146,44 @@ def test_a_model_that_changes_as_it_runs_runs_alone(make: Any) -> None:
 
 
 def test_a_change_that_comes_late_is_an_error() -> None:
-    """Positions that are scaled already, and go back at the first prompt that is short again."""
-    model = scaled_positions()
-    session = session_of(model)
+    session = session_of(noting(below=5))
     made = batches(session)
     list(capture(session, made[:1]))
-    fresh = session_of(model)
     with pytest.raises(ArchitectureError, match="set_num_threads"):
-        list(capture_each(fresh, made, states))
+        list(capture_each(session, made, states))
 
 
-def test_positions_that_do_not_change_run_side_by_side() -> None:
-    """The same model within its positions: what forbids it above is the change, not the name."""
-    session = session_of(scaled_positions(64))
+def test_the_same_model_that_does_not_change_runs_side_by_side() -> None:
+    session = session_of(noting(below=0))
     owners = list(capture_each(session, batches(session), lambda _: threading.get_ident()))
     assert threading.get_ident() not in owners[1:]
+
+
+def test_a_model_in_training_is_no_change() -> None:
+    model = llama().train()
+    session = session_of(model)
+    owners = list(capture_each(session, batches(session), lambda _: threading.get_ident()))
+    assert threading.get_ident() not in owners[1:]
+    assert all(module.training for module in model.modules())
+
+
+def test_a_model_stays_in_evaluation_while_anyone_runs_it() -> None:
+    model = llama().train()
+    with evaluating(model):
+        with evaluating(model):
+            assert not model.training
+        assert not any(module.training for module in model.modules())
+    assert all(module.training for module in model.modules())
+
+
+def test_models_that_were_made_in_inference_mode_run() -> None:
+    with torch.inference_mode():
+        model = llama()
+    session = session_of(model)
+    made = batches(session)
+    alone = [states(b) for b in capture(session, made)]
+    for x, y in zip(alone, capture_each(session, made, states), strict=True):
+        np.testing.assert_allclose(np.stack(x), np.stack(y), rtol=0, atol=1e-6)
 
 
 def test_hooks_that_come_later_are_learned_anew(tiny: Any) -> None:

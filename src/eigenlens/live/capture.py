@@ -21,11 +21,13 @@ from eigenlens.errors import ArchitectureError
 from eigenlens.live.batches import Batch
 from eigenlens.live.hooks import hooked
 from eigenlens.live.identity import check_circuits
+from eigenlens.live.modes import evaluating
 from eigenlens.live.places import Key
 from eigenlens.live.recorder import Recorder, Slot
 from eigenlens.live.session import Session
 from eigenlens.live.states import Captured
 from eigenlens.live.steadiness import Steadiness
+from eigenlens.live.threads import set_own_threads, usual_threads
 from eigenlens.live.witness import Witness
 
 _ABREAST = 4  # batches at most: all share one interpreter
@@ -136,7 +138,7 @@ def capture_each(
         abreast = 1
     waiting: deque[Future[Found]] = deque()
     pool: ThreadPoolExecutor | None = None
-    with session.evaluating(), ExitStack() as stack:
+    with evaluating(session.model), ExitStack() as stack:
         for batch in batches:
             if abreast > 1 and runner.knows(batch):
                 pool = pool or stack.enter_context(_pool(session, abreast))
@@ -149,22 +151,20 @@ def capture_each(
             yield work(runner.alone(batch))
         while waiting:
             yield waiting.popleft().result()
-    runner.check_steady()
+        runner.check_steady()
 
 
 @contextmanager
 def _pool(session: Session, workers: int) -> Iterator[ThreadPoolExecutor]:
     """Threads that share those of torch among them, with one BLAS thread each."""
     torch = session.torch
-    usual = torch.get_num_threads()
-    share = max(1, usual // workers)
-    with one_thread():
-        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(share,))
+    with one_thread(), usual_threads(torch) as usual:
+        own = torch, max(1, usual // workers)
+        pool = ThreadPoolExecutor(workers, initializer=set_own_threads, initargs=own)
         try:
             yield pool
         finally:
             pool.shutdown(cancel_futures=True)  # after a failure nothing more is begun
-            torch.set_num_threads(usual)  # or threads that start later would have the share
 
 
 class _Runner:

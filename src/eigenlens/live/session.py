@@ -19,8 +19,10 @@ from eigenlens.errors import ArchitectureError, OptionError, SourceError
 from eigenlens.inert import inert
 from eigenlens.live.gguf_once import gguf_once
 from eigenlens.live.load import line, load_model, need_transformers, split_adapter
+from eigenlens.live.modes import evaluating
 from eigenlens.live.places import Key, Place, find_places
 from eigenlens.live.precision import keep_double
+from eigenlens.live.steadiness import changes
 from eigenlens.live.tokenizer import Split, Tokenizer, folder_of, load_tokenizer
 from eigenlens.tensors.source import Source, resolve
 
@@ -126,7 +128,7 @@ class Session:
         By the memory and the write counter of each tensor, which every change in place raises.
         """
         tensors = [t for place in self.places for m in (place.value, place.output) for t in _own(m)]
-        state = tuple((t.data_ptr(), t._version) for t in tensors)
+        state = tuple((t.data_ptr(), changes(t)) for t in tensors)
         new = state not in self._checked
         self._checked.add(state)
         return new
@@ -175,7 +177,7 @@ class Session:
         """
         torch = self.torch
         try:
-            with self.evaluating(), torch.no_grad(), keep_double(self.dtype):
+            with evaluating(self.model), torch.no_grad(), keep_double(self.dtype):
                 yield
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(torch, error):
@@ -185,19 +187,6 @@ class Session:
                 f"{f' with {advice}' if advice else ''}: use a smaller batch size, shorter "
                 "prompts, or a narrower dtype"
             ) from error
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Evaluation mode inside the block; modules that were training train again behind it."""
-        # setting the mode of modules that have it already would cost a tenth of a small pass
-        training = [module for module in self.model.modules() if module.training]
-        if training:
-            self.model.eval()
-        try:
-            yield
-        finally:
-            for module in training:
-                module.training = True
 
     def forward(self, inputs: Mapping[str, Any], advice: str = "", *, weights: bool = False) -> Any:
         """One pass through the body, without a cache; `weights` asks for attention weights.

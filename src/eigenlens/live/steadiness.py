@@ -14,6 +14,10 @@ _HOOKS = "_hooks"
 _TENSORS = ("_parameters", "_buffers")
 
 
+# Kinds of positions that are scaled to the length of a prompt, longer or shorter than the last.
+_SCALED = ("dynamic", "longrope")
+
+
 class Steadiness:
     """What all modules hold before a pass, to be compared with what they hold after it."""
 
@@ -22,14 +26,25 @@ class Steadiness:
         self._held = list(_held(model))
 
     def kept(self) -> bool:
-        """Whether every module still holds the same objects, unchanged as far as can be told."""
+        """Whether every module holds the same objects, unchanged as far as can be told.
+
+        Never where positions are scaled: the next prompt may be the one that changes them.
+        """
         now = list(_held(self._model))
         return len(now) == len(self._held) and all(
-            name == old_name and value is old_value and size == old_size
-            for (name, value, size), (old_name, old_value, old_size) in zip(
-                now, self._held, strict=True
-            )
+            new[0] == old[0] and new[1] is old[1] and new[2] == old[2] and not _scales(*new[:2])
+            for new, old in zip(now, self._held, strict=True)
         )
+
+
+def changes(tensor: Any) -> int:
+    """How often a tensor was changed in place; -1 where torch does not count (inference mode)."""
+    return -1 if tensor.is_inference() else int(tensor._version)
+
+
+def _scales(name: str, value: Any) -> bool:
+    kinds = value.values() if isinstance(value, dict) else [value]
+    return name == "rope_type" and any(kind in _SCALED for kind in kinds)
 
 
 def _held(model: Any) -> Iterator[tuple[str, Any, int]]:
@@ -38,7 +53,9 @@ def _held(model: Any) -> Iterator[tuple[str, Any, int]]:
         for name, value in vars(module).items():
             if name in _TENSORS:
                 for key, tensor in value.items():
-                    yield key, tensor, -1 if tensor is None else int(tensor._version)
+                    yield key, tensor, -1 if tensor is None else changes(tensor)
+            elif hasattr(value, "is_inference"):
+                yield name, value, changes(value)
             elif isinstance(value, (dict, list, set)):
                 if not name.endswith(_HOOKS) and "_hooks_" not in name:
                     yield name, value, len(value)

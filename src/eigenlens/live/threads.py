@@ -1,10 +1,16 @@
-"""Threads for small models: one, where several cost more than they give."""
+"""How many threads torch uses: one where several cost more than they give, shares, and back again.
+
+torch keeps a number for every thread, and gives a thread at its first product the number that was
+set last anywhere. So a thread looks before it sets its own, and takes back at the end what was
+found before anyone set anything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, local
+from typing import Any
 
 from eigenlens.blas import threads_for
 from eigenlens.live.session import Session
@@ -12,6 +18,36 @@ from eigenlens.live.session import Session
 _lock = Lock()
 _inside = 0
 _usual = 1
+_here = local()
+
+
+@contextmanager
+def usual_threads(torch: Any) -> Iterator[int]:
+    """The usual number; inside the block it may be changed, behind it this thread has it again.
+
+    Blocks may nest, and overlap in several threads.
+    """
+    global _inside, _usual
+    depth = getattr(_here, "depth", 0)
+    with _lock:
+        if not _inside:
+            _usual = torch.get_num_threads()
+        _inside += 1
+        _here.depth = depth + 1
+    try:
+        yield _usual
+    finally:
+        with _lock:
+            _inside -= 1
+            _here.depth = depth
+            if not depth:
+                torch.set_num_threads(_usual)
+
+
+def set_own_threads(torch: Any, number: int) -> None:
+    """Set the number for the work of this thread."""
+    torch.get_num_threads()
+    torch.set_num_threads(number)
 
 
 @contextmanager
@@ -19,24 +55,11 @@ def one_if(small: bool, session: Session) -> Iterator[None]:
     """One thread, in torch and in numpy, inside the block if the work is `small` and on a CPU.
 
     Waking others for a product of a millisecond costs more than they give, tenfold on a busy
-    machine. The number is the process's: where blocks nest or overlap in several threads, the first
-    one in sets it, the last one out takes it back.
+    machine.
     """
-    global _inside, _usual
-    torch = session.torch
     if session.device.type != "cpu" or not small:
         yield
         return
-    with _lock:
-        if not _inside:
-            _usual = torch.get_num_threads()
-        _inside += 1
-        torch.set_num_threads(1)  # of this thread too, where the runtime counts them one by one
-    try:
-        with threads_for(session.places[0].plan.geometry.d_model):
-            yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                torch.set_num_threads(_usual)
+    with usual_threads(session.torch), threads_for(session.places[0].plan.geometry.d_model):
+        set_own_threads(session.torch, 1)
+        yield
