@@ -29,6 +29,7 @@ def layer(**changes: Any) -> SimpleNamespace:
     base: dict[str, Any] = {
         "kind": "self",
         "gamma": 0.2,
+        "expected_gamma": 0.07,
         "gain": 0.05,
         "rho": 0.9,
         "rho_ci": (0.85, 0.95),
@@ -78,6 +79,13 @@ def test_claims_on_layers_follow_the_intervals(name: str) -> None:
     assert verdict(name, traced([layer()] * 3 + [layer(**AWAY)] * 2)) == "holds"
     mixed = [layer()] * 2 + [layer(**unsure)] * 2 + [layer(**AWAY)]
     assert verdict(name, traced(mixed)) == "undecided"
+
+
+def test_chance_is_that_of_each_layers_own_target() -> None:
+    """A plane is met more often than a line."""
+    measured = BY_NAME["gamma"].judge(traced([layer(), layer(expected_gamma=0.111)])).measured
+    assert "(random 0.070 to 0.111)" in measured
+    assert "(random 0.070)" in BY_NAME["gamma"].judge(traced([layer()])).measured
 
 
 def test_the_sentence_under_a_trace_and_the_claim_count_alike() -> None:
@@ -332,3 +340,15 @@ def test_nothing_measured_is_exit_1_one_row_a_model(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert json.loads(done.stdout)["counts"]["not run"] == 1
     assert "nothing was measured" in done.stderr
+
+
+def test_tokens_move_away_where_the_whole_interval_says_so() -> None:
+    from eigenlens.report.trace_words import _answer
+
+    unsure = layer(rho=0.48, rho_ci=(0.42, 0.55), beyond=False)
+    layers = [
+        SimpleNamespace(**vars(x), stack="decoder", layer=i, step=i, label=str(i))
+        for i, x in enumerate([layer(), unsure, layer(**AWAY), unsure])
+    ]
+    result = SimpleNamespace(layers=layers, options={"mode": "step"}, verdict={"by": "p"})
+    assert "most tokens move away in 1 of them (2)" in _answer(result, "layer")

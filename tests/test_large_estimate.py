@@ -65,7 +65,8 @@ def test_the_table_says_it_in_a_sentence(folder: Path) -> None:
     text = " ".join(run(folder, "--dry-run").stdout.split())
     assert " 0 to 2 (3)" in text
     assert "256 x 256" in text
-    assert "3.94 MB to read (or to fetch)" in text
+    assert "solver read a layer memory a layer" in text
+    assert "in all 3.94 MB to read (or to fetch)" in text
     assert "Nothing was read but the config and the headers." in text
 
 

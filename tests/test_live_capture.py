@@ -415,3 +415,13 @@ def test_f_is_checked_again_only_when_weights_change(
     with pytest.raises(NumericsError, match="does not apply the F"):
         list(capture(session, batches))
     assert len(asked) == 2
+
+
+def test_tokens_in_another_layout_are_refused() -> None:
+    """SqueezeBERT's projections read (batch, width, tokens)."""
+    import zoo
+
+    session = session_of(zoo.build("squeezebert"))
+    made = make_batches(session, [[5, 6, 7, 8, 9], [7, 8, 9]], batch_size=2)
+    with pytest.raises(ArchitectureError, match="layer 0: its values read states of shape"):
+        list(capture(session, made))

@@ -10,6 +10,7 @@ import math
 import re
 import shutil
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -269,6 +270,16 @@ def test_the_predicted_line_has_the_predicted_slope(made: Report) -> None:
     assert all(s % 2 == 0 for s, _ in line)  # whole passes of two layers
     (s0, v0), (s1, v1) = line[0], line[-1]
     assert math.log(v1 / v0) / (s1 - s0) == pytest.approx(math.log(0.7))
+    # The caption tells of dashed lines where there are any.
+    unread = replace(planted, outcome=replace(planted.outcome, predicted=None))
+    dashed = "Dashed: the slopes"
+    for result, told in ((planted, True), (unread, False)):
+        given = Material(spectrum=made.material.spectrum, simulate=result)
+        html = make_report(None, sections=["simulate"], given=given).html
+        caption = html.split("<figcaption>")[1].split("</figcaption>")[0]
+        assert (dashed in caption) is told
+        assert ("predicted slope" in html.split("</figure>", 1)[1]) is told
+        assert caption.startswith("The model&#x27;s own attention")
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -614,6 +625,18 @@ def test_the_command_writes_the_page_and_prints_the_summary(tmp_path: Path) -> N
     )
     assert found["schema"] == "eigenlens.report/1"
     assert list(found)[:5] == ["schema", "eigenlens_version", "model", "options", "warnings"]
+
+
+@pytest.mark.parametrize("name", ["mine.html", "my page.htm"])
+def test_the_command_of_the_page_names_its_file_and_no_folder(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "secret" / name
+    path.parent.mkdir()
+    run("sample:gpt2-tiny", "--sections", "heads", "--out", path)
+    html = path.read_text(encoding="utf-8")
+    shown = f"'{name}'" if " " in name else name
+    assert f"--out {escape(shown)} --sections heads</code>" in html
+    assert "secret" not in html
+    assert "report.html" not in html
 
 
 @pytest.mark.parametrize(

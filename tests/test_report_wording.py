@@ -15,19 +15,25 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import eigenlens
+from eigenlens.circuit.checkpoint import open_checkpoint
+from eigenlens.circuit.inspection import inspect
 from eigenlens.cli.app import app
 from eigenlens.dynamics.simulate import simulate_matrices
 from eigenlens.report.compare_page import compare_page
 from eigenlens.report.compare_tables import compare_sentences, compare_view
+from eigenlens.report.figures.style import house_style
+from eigenlens.report.figures.table import DRAWN
 from eigenlens.report.heads import head_fraction
 from eigenlens.report.names import Names, bare_names, left_out_texts
 from eigenlens.report.page import make_report
 from eigenlens.report.page.embed import prose
 from eigenlens.report.page.tables import TABLES
+from eigenlens.report.panels.figure import COLOURS
 from eigenlens.report.panels.table import FIGURES
 from eigenlens.report.panels.traces import call_labels
+from eigenlens.report.plots.table import PLOTS
 from eigenlens.report.simulate_tables import outcome_sentence, too_short_sentence
-from eigenlens.report.tables import spectrum_view
+from eigenlens.report.tables import inspect_view, spectrum_view
 from eigenlens.report.trace_tables import trace_view
 from eigenlens.report.words import decimals
 from eigenlens.samples import sample_path
@@ -233,6 +239,35 @@ def test_the_trace_table_names_the_json_fields(traced: eigenlens.Trace) -> None:
     assert "untrained: of an untrained model (random_init)" in text
 
 
+def test_only_points_of_a_tested_claim_are_filled(traced: eigenlens.Trace) -> None:
+    """Rho where its corrected p is below .05; gamma above the band is not tested, so it is open."""
+    low = {"rho": 0.0, "gamma": 0.0, "gain": -1.0}  # a band that every value is above
+    layers = []
+    for number, x in enumerate(traced.layers):
+        random = {**x.nulls["random_direction"], "quantiles": {m: [v] * 3 for m, v in low.items()}}
+        nulls = {**x.nulls, "random_direction": random}
+        p = {0: 0.06, 1: 0.01}.get(number)  # from layer 2 on too few prompts for a test
+        layers.append(replace(x, nulls=nulls, p_holm=p))
+    data = FIGURES["alignment"].data(replace(traced, layers=tuple(layers)))
+    measured = [t for t in PLOTS["alignment"](data)["data"] if t["name"] == "measured"]
+    filled = [[s == "circle" for s in t["marker"]["symbol"]] for t in measured]
+    first = [number == 1 for number in range(len(layers))]
+    assert filled == [first, [False] * len(layers), [False] * len(layers)]
+    with house_style():
+        figure = DRAWN["alignment"](data, "x")
+    for number, axes in enumerate(figure.axes):
+        full = [
+            x
+            for line in axes.lines
+            if line.get_marker() == "o" and line.get_markerfacecolor() == COLOURS["blue"]
+            for x in line.get_xdata()
+        ]
+        assert full == ([1] if number == 0 else [])
+    caption = FIGURES["alignment"].caption
+    assert "Only the points of rho can be filled, where its corrected p is below .05" in caption
+    assert "Gamma and gain are not tested" in caption
+
+
 def test_steps_of_several_stacks_are_told_apart(traced: eigenlens.Trace) -> None:
     x = traced.layers[0]
     assert call_labels([x, replace(x, step=1)]) == ["0", "1"]
@@ -241,6 +276,46 @@ def test_steps_of_several_stacks_are_told_apart(traced: eigenlens.Trace) -> None
 
 
 # -- plain words -----------------------------------------------------------------------------------
+
+
+def test_the_norm_of_f_is_not_called_a_bound_of_attention() -> None:
+    """Heads that look at different tokens can write more: it bounds F, and equal tokens."""
+    result = eigenlens.spectrum("sample:gpt2-tiny")
+    page = make_report("sample:gpt2-tiny", sections=["spectrum"]).html
+    assert "|F|: largest factor by which F stretches a state;" in flat(spectrum_view(result))
+    assert "the largest factor by which F stretches a state" in page
+    assert "where all tokens are alike): " in page
+    assert "attention can stretch" not in page
+
+
+ODD = [
+    "layers 1, 3 have the same tensors (their numbers aside)",
+    "layer 2 has others, which --format json lists",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("{}", ["layers 1-3 have the same tensors (their numbers aside)"]),
+        ("{}.of.{}", ["layers 1-3 have the same tensors (their numbers aside)"]),
+        ("one", ["layers 1-3 have the same tensors (their numbers aside)"]),
+        ("v3", ODD),  # a second number differs
+        ("w2", ODD),  # a word differs
+    ],
+)
+def test_inspect_says_which_layers_have_the_same_tensors(name: str, said: list[str]) -> None:
+    record = inspect(open_checkpoint("sample:gpt2-tiny")).to_dict()
+    base = record["layers"][0]
+    layers = []
+    for i in range(4):
+        own = f"h.{name.format(i, i)}.v2"
+        own = f"x.{i}.{name if i == 2 else 'v2'}" if said is ODD else own
+        layers.append({**base, "layer": i, "tensors": {"V": own, "O": own, "b_V": None}})
+    text = printed(inspect_view({**record, "layers": layers}))
+    assert [line.strip() for line in text.splitlines() if " ha" in line and "layer" in line] == said
+    alone = printed(inspect_view({**record, "layers": layers[:1]}))
+    assert "same tensors" not in alone
 
 
 def test_one_prompt_is_not_prompts(traced: eigenlens.Trace) -> None:

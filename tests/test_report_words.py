@@ -65,6 +65,7 @@ def test_other_numbers() -> None:
     ]
     assert layer_list([0, 2, 3, 4, 7]) == "0, 2-4, 7"
     assert layer_list(list(range(0, 20, 2))) == "0, 2, 4, 6, 8, 10 and 4 more"
+    assert layer_list([0, 2, 4, 6, 8, 10, 12, 14, 15, 16]) == "0, 2, 4, 6, 8, 10 and 4 more"
     assert [count_text(n, "prompt") for n in (0, 1, 2)] == ["0 prompts", "1 prompt", "2 prompts"]
     assert count_text(1, "entry", "entries") == "1 entry"
     assert count_text(2, "entry", "entries") == "2 entries"

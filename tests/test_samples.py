@@ -186,3 +186,17 @@ def test_of_the_two_alberts_one_turns(name: str, turns: bool) -> None:
     values = np.linalg.eigvals(W_O @ W_V)
     leader = values[np.argmax(np.abs(1 + values))]
     assert bool(abs(leader.imag) > 1e-6) is turns
+
+
+@pytest.mark.parametrize("word", ["albert-rxn", "sample:albert-rxn"])
+def test_a_name_without_path_is_told_how_to_get_its_folder(word: str) -> None:
+    done = CliRunner().invoke(app, ["samples", word])
+    assert done.exit_code == 2
+    told = " ".join(done.stderr.replace("\u2502", " ").split())
+    assert "eigenlens samples path albert-rxn prints its folder" in told
+    assert "sample:albert-rxn is its name as a MODEL" in told
+    other = CliRunner().invoke(app, ["samples", "nothing"])
+    assert other.exit_code == 2
+    assert "No such command" in other.stderr
+    usage = " ".join(CliRunner().invoke(app, ["samples", "--help"]).stdout.split())
+    assert "eigenlens samples path NAME" in usage

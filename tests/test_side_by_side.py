@@ -197,6 +197,17 @@ def test_hooks_that_come_later_are_learned_anew(tiny: Any) -> None:
         np.testing.assert_allclose(np.stack(x), np.stack(y), rtol=0, atol=1e-12)
 
 
+def test_where_others_have_hooks_batches_run_alone(tiny: Any) -> None:
+    """They may carry something from one layer to the next, which passes side by side would mix."""
+    session = session_of(copy.deepcopy(tiny("bert")))
+    made = batches(session)
+    list(capture(session, made))
+    session.places[0].block.register_forward_hook(lambda module, args, result: None)
+    for _ in range(2):
+        owners = set(capture_each(session, made, lambda _: threading.get_ident()))
+        assert owners == {threading.get_ident()}
+
+
 class StopError(Exception):
     pass
 

@@ -11,9 +11,10 @@ import pytest
 import eigenlens
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit, Placement
+from eigenlens.report.words import complex_text
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.eigenpair import leader_with, spectrum_change
-from eigenlens.steering.leading import first_strength, spectrum_warnings
+from eigenlens.steering.leading import _full, first_strength, spectrum_warnings
 from eigenlens.steering.rank_one import at_value, top_pair
 from eigenlens.steering.result import Steering
 
@@ -106,7 +107,7 @@ def test_of_a_post_norm_layer_the_sizes_are_told_that_are_compared(
     """Its leader may well be negative or complex: what is above what is |1 + lambda|."""
     circuit, edit, F = drawn(seed, 6, "post", strength)
     (text,) = spectrum_warnings(circuit, edit, spectrum_change(circuit, edit))
-    found = re.search(r"leader \S+ in \|1 \+ lambda\| \(([\d.]+) and ([\d.]+)\)", text)
+    found = re.search(r"with it \(\|1 \+ lambda\| ([\d.]+) against ([\d.]+)\)", text)
     assert found is not None, text
     ours, theirs = map(float, found.groups())
     assert ours < theirs
@@ -145,10 +146,27 @@ def test_a_pair_below_the_layers_own_leader_is_told_as_that() -> None:
     (text,) = result.warnings
     assert "|F u|" not in text
     leader = np.linalg.eigvals(F + 0.5 * np.outer(u, q)).real.max()
-    assert number_after("is not above the layer's own leader", text) == pytest.approx(
-        leader, rel=5e-3
-    )
+    # Both, as a table of spectra prints them: the one that users know, and what it becomes.
+    own = complex_text(eigenlens.spectrum(GPT2).layers[-1].eigenvalues[0])
+    assert f"layer's own leader, {own} before the edit and {leader:+.3f} with it" in text
+    assert abs(float(own) - leader) > 2e-3
     assert number_after("its new eigenvalue", text) < leader
+
+
+def test_an_eigenvalue_in_a_warning_is_written_as_in_a_spectrum() -> None:
+    for value in (
+        0,
+        76.385,
+        -0.0123456,
+        1.5e-4,
+        1.5e-5,
+        9999.4,
+        2e4,
+        0.6 + 0.02j,
+        -0.05 + 0.01j,
+        3e-7,
+    ):
+        assert _full(complex(value)) == complex_text(complex(value))
 
 
 def test_a_placed_eigenvalue_leads_above_the_others() -> None:

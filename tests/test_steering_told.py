@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import eigenlens
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.cli.app import app
-from eigenlens.errors import OptionError
+from eigenlens.errors import OptionError, SourceError
 from eigenlens.report.forms_tables import form_sentence
+from eigenlens.report.steer_words import on_top
 from eigenlens.samples import sample_path
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.forms import FORMS, Destination
 from eigenlens.steering.notes import noted, without
+from eigenlens.steering.opening import open_subject
 from eigenlens.steering.written import Written
+from families import BY_NAME
 from steering_models import hashes
 
 GPT2 = "sample:gpt2-tiny"
@@ -256,3 +262,90 @@ def test_a_missing_library_is_told_before_the_work(
     assert "transformers is not installed" in line
     assert "pip install 'eigenlens[models]'" in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("bert", "has no output head"), ("t5", "is an encoder-decoder")],
+)
+def test_a_strength_that_nothing_bounds_is_refused_by_the_headers(
+    tmp_path: Path, model: str, words: str, monkeypatch: pytest.MonkeyPatch, nothing_loads: None
+) -> None:
+    """Not even a tokenizer is read, and a model that is given nothing to search goes on."""
+    from test_live_capture import encoder_decoder
+
+    def read(*args: Any, **options: Any) -> Any:
+        raise AssertionError("a tokenizer was read")
+
+    def opened(*args: Any, **options: Any) -> Any:
+        raise SourceError("went on")
+
+    made = encoder_decoder(model) if model == "t5" else BY_NAME[model].build(head=False)
+    made.save_pretrained(tmp_path)
+    monkeypatch.setattr("eigenlens.steering.opening.load_tokenizer", read)
+    (line,) = run("steer", tmp_path, "--from-layer", "1", code=1).stderr.strip().splitlines()
+    assert words in line
+    assert "no KL bounds the strength: give --strength or --target-cosine" in line
+    monkeypatch.setattr("eigenlens.steering.opening.load_tokenizer", lambda *a, **o: None)
+    monkeypatch.setattr("eigenlens.steering.opening.open_session", opened)
+    for given in (("--strength", "4"), ("--target-cosine", "0.5")):
+        assert "went on" in run("steer", tmp_path, "--from-layer", "1", *given, code=1).stderr
+
+
+def test_a_model_in_memory_without_a_head_is_refused_before_texts_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read(*args: Any, **options: Any) -> Any:
+        raise AssertionError("texts were read")
+
+    monkeypatch.setattr("eigenlens.steering.live_run.read_sets", read)
+    subject = open_subject(BY_NAME["gpt2"].build(head=False))
+    with pytest.raises(OptionError, match="has no output head, so that no KL bounds"):
+        eigenlens.steer(subject, from_layer=1)
+    with pytest.raises(AssertionError, match="texts were read"):
+        eigenlens.steer(subject, from_layer=1, strength=4.0)
+
+
+def words_of(*args: str | Path) -> str:
+    return " ".join(run("steer", *args, "--weights-only").stdout.split())
+
+
+def test_a_plane_that_led_is_not_told_as_a_direction_that_led() -> None:
+    """The layer is led by a complex pair, the edited one by an eigenvector."""
+    text = words_of("sample:albert-tiny-rotating", "--from-layer", "0", "--strength", "20")
+    assert "The direction now leads the spectrum" in text
+    assert "as it did before" not in text
+    assert "(before 1.0000 with the leading plane)" in text
+    assert "cosine of what leads with the direction 1.0000 (plane) 1.0000 (eigenvector)" in text
+    weak = words_of("sample:albert-tiny-rotating", "--from-layer", "0", "--strength", ".001")
+    assert "The direction lies, as it did before, in the leading plane of encoder" in weak
+    assert "eigenvector has" not in weak
+    real = words_of(GPT2, "--from-layer", "3", "--strength", "9")
+    assert "leads, as it did before, the spectrum" in real
+    assert "cosine of its eigenvector with the direction" in real
+    assert "plane" not in real
+
+
+def test_the_exact_formula_says_of_what_it_is() -> None:
+    """And is not called the source of a leading eigenvalue that the edit's term did not make."""
+    words = "which is what the exact formula gives for F plus the edit's rank-one term"
+    text = words_of(GPT2, *EDIT[:2], "--strength", "9")
+    told = re.search(re.escape(words) + r" \(strength x q.u, ([\d.]+), is that of the term", text)
+    assert told is not None, text
+    edit = eigenlens.steer(GPT2, " the", weights_only=True, strength=9.0)
+    circuit = open_checkpoint(GPT2).circuits()[-1]
+    q = np.asarray(circuit.W_V, dtype=float).T @ edit.edit.w
+    term = np.linalg.eigvals(9.0 * np.outer(edit.edit.direction, q))
+    assert float(told[1]) == pytest.approx(abs(term).max(), rel=6e-3)
+    assert edit.spectrum is not None
+    other = replace(edit.spectrum.after, eigenvalue=edit.spectrum.after.eigenvalue + 1)
+    assert words in on_top(edit, edit.spectrum)
+    assert "formula" not in on_top(edit, replace(edit.spectrum, after=other))
+
+
+def test_a_written_checkpoint_is_told_to_be_rounded(tmp_path: Path) -> None:
+    words = "the file holds it rounded to its own type"
+    assert words in words_of(GPT2, *EDIT[:2], "--strength", "9", "--write", tmp_path / "x")
+    delta = tmp_path / "x.safetensors"
+    asked = (*EDIT[:2], "--strength", "9", "--write", delta, "--as", "delta")
+    assert words not in words_of(GPT2, *asked)

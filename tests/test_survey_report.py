@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from eigenlens.cli.app import app
 from eigenlens.report.survey_page import survey_page
 from eigenlens.report.survey_panels import SURVEYS, scale, scale_of, steps
 from eigenlens.report.survey_plots import SURVEY_PLOTS
@@ -79,6 +81,27 @@ def test_the_table_fits_explains_its_columns_and_lists_what_failed() -> None:
     assert "not there yet: m;" in flat
     assert "complex" not in text.split("\n\n")[0]  # no column for what does not occur
     assert printed(made(FAILED, run=Run(0, 0, 1, 2.0))).count("1 failed") == 2
+
+
+def test_one_sign_stands_for_nothing() -> None:
+    """A regime that no layer is in and a number that there is not; a share of zero is a number."""
+    none = entry("n", regimes={"real_dominant": 1.0}, gap=0.5, beyond_random=0.0)
+    (row,) = [
+        line.split() for line in printed(made(none, entry("b"))).splitlines() if " n " in line
+    ]
+    assert row == ["n", "64", "4", "100", "%", "-", "50.0", "%", "0", "%"]
+    assert "(flip), - for none" in " ".join(printed(made(none, entry("b"))).split())
+
+
+def test_a_pattern_that_the_shell_has_expanded_is_told_to_be_quoted(tmp_path: Path) -> None:
+    words = ["survey", "small/a", "small/b", "small/c", "--out", str(tmp_path / "s")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    told = " ".join(done.stderr.replace("\u2502", " ").split())
+    assert "a second LIST was given, 'small/b'" in told
+    assert "quote a pattern" in told
+    assert "No such command" not in told
+    assert not list(tmp_path.iterdir())
 
 
 def test_names_are_inert_in_the_table() -> None:

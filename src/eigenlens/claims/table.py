@@ -11,7 +11,6 @@ from jaxtyping import Float
 from eigenlens.claims.evidence import STEERED, Evidence
 from eigenlens.claims.verdicts import Finding, most_layers, most_starts, side
 from eigenlens.errors import UnreachableError
-from eigenlens.measure.alignment import expected_alignment
 from eigenlens.measure.significance import holm, wilson
 from eigenlens.tracing.result import LayerTrace
 
@@ -161,13 +160,13 @@ def gamma_above(e: Evidence) -> Finding:
     above = sum(q is not None and q < 0.05 for q in p)
     below = sum(x.p_gamma is not None and x.p_gamma > 0.95 for x in layers)
     weak = sum(x.gamma < 0.5 for x in layers)
-    chance = expected_alignment(int(e.trace.model["d_model"]))
+    chance = dict.fromkeys(f"{level(x.expected_gamma for x in layers):.3f}" for level in (min, max))
     low, high = above / n, (n - below) / n
     return Finding(
         side(low, high, 0.5),
         f"beyond random directions in {above} of {n} layers; gamma "
         f"{min(x.gamma for x in layers):.3f} to {max(x.gamma for x in layers):.3f} "
-        f"(random {chance:.3f}), under 1/2 in {weak}",
+        f"(random {' to '.join(chance)}), under 1/2 in {weak}",
         above / n,
         (low, high),
         {"layers": n, "above": above, "weak": weak},

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
 from eigenlens.cli.boundary import boundary, say
 from eigenlens.cli.groups import grouped
@@ -15,7 +16,36 @@ from eigenlens.cli.output import Output, record, table
 if TYPE_CHECKING:
     from eigenlens.samples import Sample
 
-app = typer.Typer(help="List the sample models, or print the folder of one.")
+
+class NamedSample(TyperGroup):
+    """A group that knows what is meant by a sample's name where a sub-command should stand."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As usual, with a hint for a name.
+
+        Raises
+        ------
+        click.UsageError
+            The first word is no sub-command.
+        """
+        word = args[0].removeprefix("sample:")
+        if args[0] not in self.commands and not word.startswith("-"):
+            from eigenlens.samples import SAMPLES
+
+            if word in SAMPLES:
+                ctx.fail(
+                    f"a sample is no command: eigenlens samples path {word} prints its folder, "
+                    f"and sample:{word} is its name as a MODEL"
+                )
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=NamedSample,
+    subcommand_metavar="[path NAME]",
+    help="List the sample models. To print the folder of one: eigenlens samples path NAME.",
+    short_help="List the sample models; path NAME: the folder of one.",
+)
 
 
 @dataclass(frozen=True)

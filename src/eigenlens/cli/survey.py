@@ -17,6 +17,7 @@ from eigenlens.cli.groups import Group, arguments, grouped
 from eigenlens.cli.model_options import Chosen, Leading, Loaded, Solving
 from eigenlens.cli.options import PromptsOption, optional, path_argument, path_option, seed_option
 from eigenlens.cli.output import MadeFile, Output, ProductOutput, table
+from eigenlens.inert import inert
 
 
 class ListOrCommand(TyperGroup):
@@ -31,6 +32,22 @@ class ListOrCommand(TyperGroup):
             return TyperGroup.parse_args(bare, ctx, args)
         ctx.allow_interspersed_args = True
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As usual, with a hint where a shell made many words of a pattern.
+
+        Raises
+        ------
+        click.UsageError
+            The first word is no sub-command.
+        """
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            ctx.fail(
+                f"a second LIST was given, {inert(args[0])!r}, but survey takes one: quote a "
+                "pattern, as in 'runs/checkpoint-*', so that the shell leaves it whole, or name "
+                "the models in a text file"
+            )
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(cls=ListOrCommand, subcommand_metavar="[summary DIR]")
@@ -120,8 +137,8 @@ def survey(
         str,
         typer.Argument(
             metavar="LIST",
-            help="A text file of MODEL lines, a pattern such as 'runs/checkpoint-*', a range of "
-            "hub revisions org/name@step1000..step5000, or one MODEL.",
+            help="A text file of MODEL lines, a pattern in quotes such as 'runs/checkpoint-*', a "
+            "range of hub revisions org/name@step1000..step5000, or one MODEL.",
             show_default=False,
         ),
     ] = "",

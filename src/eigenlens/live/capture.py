@@ -185,8 +185,10 @@ class _Runner:
         )
 
     def knows(self, batch: Batch) -> bool:
-        """Whether a batch may run beside others."""
+        """Whether a batch may run beside others; not where hooks of others may keep anything."""
         self._check(batch)
+        if self._hooks:
+            return False
         learned = self._learned
         entries = batch.mask.size * sum(
             place.plan.steps * place.plan.geometry.d_model for place in self.session.places

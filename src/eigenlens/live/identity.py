@@ -45,7 +45,7 @@ def check_circuits(session: Session, batch: Batch, seed: int = 0) -> dict[str, f
     NumericsError
         If a layer's error is larger than its dtype allows, naming it.
     ArchitectureError
-        If a layer did not run.
+        If a layer did not run, or reads its states in another layout.
     """
     rng = np.random.default_rng(seed)
     probes: dict[Key, Any] = {}
@@ -88,6 +88,12 @@ def _replace(
 
     def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         old = first_input(args, kwargs)
+        width = place.plan.geometry.width_in
+        if old.shape[-1] != width:
+            raise ArchitectureError(
+                f"{place.label}: its values read states of shape {tuple(old.shape)}, whose last "
+                f"axis is not the width {width}: tokens in another layout cannot be traced"
+            )
         if place.key not in probes:
             probe = session.torch.as_tensor(rng.standard_normal(old.shape[-1]))
             probes[place.key] = probe.to(device=old.device, dtype=old.dtype)

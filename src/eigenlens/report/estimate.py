@@ -16,7 +16,7 @@ from eigenlens.spectra.estimate import Estimate, LayerCost
 def estimate_view(result: Estimate) -> RenderableType:
     """Equal layers in one row, and a sentence with the totals."""
     columns = [("layers", "left"), ("d", "right"), ("solved", "right"), ("solver", "left")]
-    columns += [("read", "right"), ("memory", "right")]
+    columns += [("read a layer", "right"), ("memory a layer", "right")]
     table = plain_table(columns)
     shown = dict(zip(result.layers, bare_names([x.name for x in result.layers]), strict=True))
     for _, same in groupby(result.layers, key=_kind):
@@ -31,7 +31,7 @@ def estimate_view(result: Estimate) -> RenderableType:
         )
     source = inert(str(result.model["source"]))
     sentence = (
-        f"{source}: {bytes_text(result.read_bytes)} to read (or to fetch), at most "
+        f"{source}: in all {bytes_text(result.read_bytes)} to read (or to fetch), at most "
         f"{bytes_text(result.memory_bytes)} of memory, about {seconds_text(result.seconds)} "
         "once the bytes are on a local disk. Nothing was read but the config and the headers."
     )

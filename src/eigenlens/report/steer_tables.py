@@ -18,6 +18,7 @@ from eigenlens.report.steer_words import (
     cosine4,
     kl_text,
     leader_text,
+    led_by_planes,
     mean_text,
     number,
     on_top,
@@ -42,6 +43,7 @@ _PLACES = {
 }
 _VERSIONS = {"before": "before", "after": "edited", "activation": "added"}
 _STEPS = {"last": "the last", "all": "all"}
+_KINDS = {"v1": "eigenvector", "plane": "plane", "span": "tied span", "kernel": "kernel"}
 _BAR = 12
 _LONGEST = 78
 
@@ -122,11 +124,12 @@ def _spectrum(result: Steering) -> Table:
     a, b = result.spectrum.before, result.spectrum.after
     table.add_row("leading eigenvalue", leader_text(a), leader_text(b))
     table.add_row("lead over the second (gap)", percent(a.gap), percent(b.gap))
-    table.add_row(
-        "cosine of its eigenvector with the direction",
-        cosine4(a.cos_direction),
-        cosine4(b.cos_direction),
-    )
+    name, kinds = "cosine of its eigenvector with the direction", ("", "")
+    if led_by_planes(result.spectrum):
+        name = "cosine of what leads with the direction"
+        kinds = (f" ({_KINDS[a.target]})", f" ({_KINDS[b.target]})")
+    cells = (cosine4(x.cos_direction) + kind for x, kind in zip((a, b), kinds, strict=True))
+    table.add_row(name, *cells)
     return table
 
 
@@ -290,4 +293,10 @@ def _written(result: Steering) -> str:
     if w is None:
         return ""
     noted = f" A note in {inert(', '.join(w.noted))} says that it was edited." if w.noted else ""
-    return f"Written as {w.form}: {inert(str(w.folder))}.{noted}"
+    stored = ""
+    if w.form == "checkpoint" and result.spectrum is not None:
+        stored = (
+            " The spectrum above is of the edit in float64; the file holds it rounded to its own "
+            "type, so that last digits read from there may differ."
+        )
+    return f"Written as {w.form}: {inert(str(w.folder))}.{noted}{stored}"

@@ -8,11 +8,19 @@ from collections.abc import Sequence
 from eigenlens.inert import inert
 from eigenlens.report.words import complex_text, percent
 from eigenlens.steering.eigenpair import Change, Leader
+from eigenlens.steering.leading import pair_leads
 from eigenlens.steering.measures import Cosines, Measure
 from eigenlens.steering.result import Steering
 from eigenlens.steering.strength import kl_of
 
 SITES = {"attention": "attention", "ffn": "the feed-forward part"}
+LED = {
+    "v1": "leading eigenvector",
+    "plane": "leading plane",
+    "span": "leading span of tied eigenvectors",
+    "kernel": "leading kernel",
+}
+"""What leads a spectrum, by the target."""
 DASH = "-"
 
 
@@ -21,36 +29,65 @@ def leader_text(leader: Leader) -> str:
     return "0 (kernel)" if leader.target == "kernel" else complex_text(leader.eigenvalue)
 
 
+def led_by_planes(change: Change) -> bool:
+    """Whether something else than one eigenvector leads, before or after."""
+    return {change.before.target, change.after.target} != {"v1"}
+
+
+def _before(leader: Leader, after: Leader) -> str:
+    """The cosine before the edit, and with what it was where that was of another kind."""
+    found = f"before {cosine4(leader.cos_direction)}"
+    return found if leader.target == after.target else f"{found} with the {LED[leader.target]}"
+
+
+def _as_formula(result: Steering, change: Change) -> str:
+    """That the leading eigenvalue is the root of the secular equation, where it is."""
+    formula = change.formula
+    if formula is None or formula.error is None or formula.error >= 1e-6:
+        return ""
+    if not pair_leads(change):  # the formula's pair is another one
+        return ""
+    text = ", which is what the exact formula gives for F plus the edit's rank-one term"
+    if result.alpha_qu is None or result.edit.probe == "placement":  # that writes more than u
+        return text
+    return f"{text} (strength x q.u, {number(result.alpha_qu)}, is that of the term alone)"
+
+
 def on_top(result: Steering, change: Change) -> str:
     """Whether the direction leads the spectrum now."""
     after = change.after
     where = f"{inert(result.edit.stack)} layer {result.edit.layer}"
     formula = change.formula
-    exact = ""
-    if formula is not None and formula.error is not None and formula.error < 1e-6:
-        exact = ", which is what the exact formula gives"
+    exact = _as_formula(result, change)
+    led, before = LED[after.target], _before(change.before, after)
     if result.edit.strength < 0:
         value = "" if formula is None else f" to {complex_text(formula.eigenvalue)}"
         return (
-            f"The term pushes the direction's eigenvalue in {where} down{value}; the leading "
-            f"eigenvector has a cosine of {cosine4(after.cos_direction)} with the direction."
+            f"The term pushes the direction's eigenvalue in {where} down{value}; the {led} "
+            f"has a cosine of {cosine4(after.cos_direction)} with the direction."
         )
     if after.cos_direction >= 0.95:
-        again = "now leads" if change.before.cos_direction < 0.95 else "leads, as it did before,"
+        # In a plane that leads no direction leads, so that one of it does not lead as before.
+        same = change.before.cos_direction >= 0.95 and change.before.target == after.target
+        if after.target != "v1":
+            return (
+                f"The direction {'lies, as it did before,' if same else 'now lies'} in the {led} "
+                f"of {where} (cosine {cosine4(after.cos_direction)}, {before}), with the "
+                f"eigenvalue {leader_text(after)}{exact}."
+            )
         return (
-            f"The direction {again} the spectrum of {where}: its leading eigenvector has a "
-            f"cosine of {cosine4(after.cos_direction)} with it (before "
-            f"{cosine4(change.before.cos_direction)}), and the eigenvalue "
-            f"{leader_text(after)}{exact}."
+            f"The direction {'leads, as it did before,' if same else 'now leads'} the spectrum of "
+            f"{where}: its {led} has a cosine of {cosine4(after.cos_direction)} with it "
+            f"({before}), and the eigenvalue {leader_text(after)}{exact}."
         )
     if after.cos_direction >= 0.5:
         return (
-            f"The leading eigenvector of {where} now leans towards the direction (cosine "
-            f"{cosine4(after.cos_direction)}, before {cosine4(change.before.cos_direction)}), "
+            f"The {led} of {where} now leans towards the direction (cosine "
+            f"{cosine4(after.cos_direction)}, {before}), "
             f"with the eigenvalue {leader_text(after)}{exact}; a larger strength brings it nearer."
         )
     return (
-        f"The direction does not lead the spectrum of {where}: the leading eigenvector has a "
+        f"The direction does not lead the spectrum of {where}: the {led} has a "
         f"cosine of {cosine4(after.cos_direction)} with it."
     )
 

@@ -92,7 +92,7 @@ def _table(models: Sequence[ModelSummary], shown: Sequence[tuple[str, str, str]]
             Text(name, overflow="fold"),
             str(m.d_model),
             str(m.layers),
-            *(percent_short(m.regimes.get(r, 0.0)) for r in regimes),
+            *(percent_short(m.regimes[r]) if m.regimes.get(r) else "-" for r in regimes),
             percent(m.gap),
             *(_number(field, getattr(m, field)) for field, _, _ in shown),
         )
@@ -105,8 +105,8 @@ def _occurring(models: Sequence[ModelSummary]) -> list[str]:
 
 
 def percent_short(share: float) -> str:
-    """A share without decimals: ``33 %``; a dot for none, so that what is there stands out."""
-    return "." if share == 0 else f"{100 * share:.0f} %"
+    """A share without decimals: ``33 %``."""
+    return f"{100 * share:.0f} %"
 
 
 def _number(name: str, value: float | None) -> str:
@@ -120,8 +120,9 @@ def _number(name: str, value: float | None) -> str:
 def _legend(models: Sequence[ModelSummary], shown: Sequence[tuple[str, str, str]]) -> str:
     regimes = (_HEADINGS[name] for name in _occurring(models))
     base = (
-        f"share of the layers that {', '.join(f'{words} ({head})' for head, words in regimes)}; "
-        "gap: how far the first direction is ahead of the second, the median over layers"
+        f"share of the layers that {', '.join(f'{words} ({head})' for head, words in regimes)}, "
+        "- for none; gap: how far the first direction is ahead of the second, the median over "
+        "layers"
     )
     rates = any(field in _RATES for field, _, _ in shown)
     medians = "; rates are medians over layers, as if each were iterated" if rates else ""

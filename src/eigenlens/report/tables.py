@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from eigenlens.report.words import (
     count_text,
     decimals,
     fraction_text,
+    layer_list,
     leader_decimals,
     percent,
     regime_text,
@@ -150,7 +152,7 @@ def columns_legend(order: str) -> str:
     )
     return (
         f"gap: how far the first is ahead of the second; {heading}: {after}; |F|: largest "
-        "singular value; error: error bar of the leading eigenvalue"
+        "factor by which F stretches a state; error: error bar of the leading eigenvalue"
     )
 
 
@@ -355,7 +357,7 @@ def inspect_view(record: dict[str, Any]) -> RenderableType:
 
 
 def _tensor_names(layers: Sequence[dict[str, Any]]) -> Iterator[Text]:
-    """The tensors of the first layer of every stack and kind."""
+    """The tensors of the first layer of every stack and kind, and which others have the same."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for x in layers:
         groups.setdefault((x["stack"], x["kind"]), []).append(x)
@@ -367,6 +369,38 @@ def _tensor_names(layers: Sequence[dict[str, Any]]) -> Iterator[Text]:
         for role, name in group[0]["tensors"].items():
             if name is not None:
                 yield Text(f"{role:>8}  {inert(name)}", style="dim")
+        yield from (Text(text, style="dim") for text in _other_layers(group))
+
+
+def _other_layers(group: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Which layers behind the first have its tensors, and which have others."""
+    first, *rest = group
+    alike = [x["layer"] for x in rest if _same_tensors(first["tensors"], x["tensors"])]
+    others = [x["layer"] for x in rest if x["layer"] not in alike]
+    for layers, what in (
+        (alike, "the same tensors ({own} aside)"),
+        (others, "others, which --format json lists"),
+    ):
+        if layers:
+            one = len(layers) == 1
+            noun, verb, own = (
+                ("layer", "has", "its number") if one else ("layers", "have", "their numbers")
+            )
+            yield f"{noun} {layer_list(layers)} {verb} {what.format(own=own)}"
+
+
+_NUMBER = re.compile(r"(\d+)")
+
+
+def _same_tensors(a: dict[str, str | None], b: dict[str, str | None]) -> bool:
+    """Whether the names differ in nothing but one number, the layer's."""
+    differing: set[tuple[str, str]] = set()
+    for role in a.keys() | b.keys():
+        p, q = _NUMBER.split(a.get(role) or ""), _NUMBER.split(b.get(role) or "")
+        if len(p) != len(q) or p[::2] != q[::2]:
+            return False
+        differing |= {pair for pair in zip(p[1::2], q[1::2], strict=True) if pair[0] != pair[1]}
+    return len(differing) <= 1
 
 
 def _verified_cells(v: dict[str, Any] | None) -> list[str | Text]:

@@ -82,7 +82,7 @@ def _answer(result: Trace, word: str) -> str:
     layers = result.layers
     yes = [x for x in layers if x.beyond]
     no = [x for x in layers if not x.beyond]
-    away = [x for x in no if x.rho < 0.5]
+    away = [x for x in no if (x.rho if x.rho_ci is None else x.rho_ci[1]) < 0.5]
     how = (
         f"corrected p < {LEVEL:g}"
         if result.verdict["by"] == "p"

@@ -104,5 +104,6 @@ def layer_list(names: Sequence[int], limit: int = 6) -> str:
         else:
             runs.append([n])
     parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
-    more = f" and {len(parts) - limit} more" if len(parts) > limit else ""
+    rest = sum(map(len, runs[limit:]))
+    more = f" and {rest} more" if rest else ""
     return ", ".join(parts[:limit]) + more

@@ -193,9 +193,10 @@ def _certified(
             worst = worst_residual(found)
             if worst <= tolerance:
                 return found
+    remedy = "use --dtype float64" if a.dtype.itemsize == 4 else "its entries are too uneven"
     raise NumericsError(
         f"no solver reached the tolerance {tolerance:g} of {a.dtype.name}: the worst residual is "
-        f"{worst:.2g} of |F|; try --dtype float64 or --solver dense"
+        f"{worst:.2g} of |F|; {remedy}"
     )
 
 

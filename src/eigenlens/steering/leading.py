@@ -37,6 +37,7 @@ _CLOSER = 1.05
 _STRIDE = 1.5  # larger ones could pass over strengths that do not do
 _BEYOND = (1e-3, 1e-2, 3e-2, 0.1)  # shares by which a placed value is put above the others
 _SAME = 1e-6
+_PLACES, _LARGE = 6, 1e4  # beyond these a spectrum's table has an exponent
 
 
 def spectrum_warnings(circuit: OVCircuit, edit: Edit, change: Change) -> list[str]:
@@ -62,16 +63,16 @@ def _why(circuit: OVCircuit, edit: Edit, change: Change, size: float) -> str:
     if formula is None:
         return (
             f"strength x q.u is {size:.3g}, too weak to make an eigenvector of its own beside the "
-            f"layer's own leader {_shown(change.before.eigenvalue)}"
+            f"layer's own leader, {_full(change.before.eigenvalue)} before the edit"
         )
-    if not _leads(change):
+    if not pair_leads(change):
         own, order = change.after.eigenvalue, ORDERS[change.after.order]
         ours, theirs = order.key(np.array([formula.eigenvalue, own]))
         what = order.meaning.partition(":")[0]  # |1 + lambda|
-        by = "" if order.name == "real" else f" in {what} ({ours:.3g} and {theirs:.3g})"
+        by = "" if order.name == "real" else f" ({what} {ours:.3g} against {theirs:.3g})"
         return (
-            f"its new eigenvalue {_shown(formula.eigenvalue)} is not above the layer's own leader "
-            f"{_shown(own)}{by}"
+            f"its new eigenvalue {_shown(formula.eigenvalue)} is not above the layer's own leader, "
+            f"{_full(change.before.eigenvalue)} before the edit and {_full(own)} with it{by}"
         )
     u = np.asarray(edit.direction, dtype=np.float64)
     image = float(np.linalg.norm(build_factors(circuit).matvec(u)))
@@ -87,13 +88,22 @@ def _why(circuit: OVCircuit, edit: Edit, change: Change, size: float) -> str:
     )
 
 
-def _leads(change: Change) -> bool:
+def pair_leads(change: Change) -> bool:
     """Whether what leads after the edit is the pair that the term makes."""
     if change.formula is None:
         return False
     pair, found = change.formula.eigenvalue, change.after.eigenvalue
     apart = min(abs(pair - found), abs(pair.conjugate() - found))
     return apart <= _SAME * max(abs(pair), abs(found))
+
+
+def _full(value: complex) -> str:
+    """With the decimals that a spectrum's table shows; very small or large: with an exponent."""
+    size = abs(value)
+    places = 3 if size == 0 or size >= 0.1 else 2 - math.floor(math.log10(size))
+    digits = f".{places}f" if places <= _PLACES and size < _LARGE else ".2e"
+    real = f"{value.real:+{digits}}"
+    return real if value.imag == 0 else f"{real}±{abs(value.imag):{digits}}i"
 
 
 def _shown(value: complex) -> str:

@@ -94,11 +94,6 @@ def strength_of(
         return for_cosine(study, probe.w, written, options.target_cosine), ()
     if options.strength != AUTO:
         return float(options.strength), ()
-    if job.subject.head is None:
-        raise OptionError(
-            f"{study.stage.session.label} has no output head, so that no KL bounds the strength: "
-            "give --strength or --target-cosine"
-        )
     start = starting_strength(study, probe.w)
     result = search(measure, start, options.max_kl, target=bool(found.targets))
     if not result.bounded:

@@ -22,7 +22,7 @@ from eigenlens.steering.live_choices import direction_of, probe_of, strength_of,
 from eigenlens.steering.live_job import Job, Ticker
 from eigenlens.steering.measures import Measure
 from eigenlens.steering.moments import read_inputs
-from eigenlens.steering.opening import Subject, place_of, quick
+from eigenlens.steering.opening import Subject, no_predictions, place_of, quick
 from eigenlens.steering.options import NOISE, SteerOptions
 from eigenlens.steering.probes import Probe, at_strength
 from eigenlens.steering.push import Added, Term
@@ -45,6 +45,8 @@ def run(
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Steering:
     """Everything that `eigenlens.steer` does with a running model."""
+    if subject.head is None and options.needs_head:
+        raise no_predictions(subject.session.label)
     with quick(subject.session):
         session = subject.session
         place = place_of(session, options.layer, options.stack)

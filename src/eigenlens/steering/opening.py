@@ -22,6 +22,7 @@ from eigenlens.live.tokenizer import Tokenizer, load_tokenizer
 from eigenlens.tensors.source import Source, resolve
 
 Head = Literal["causal", "masked"]
+NO_HEAD = "has no output head"
 Before = Callable[[Tokenizer | None, Checkpoint], None]
 
 
@@ -56,6 +57,15 @@ def has_head(checkpoint: Checkpoint) -> bool:
     return "unembedding" in readout.roles
 
 
+def no_predictions(label: str, both: bool = False) -> OptionError:
+    """What is said where a strength is left to a KL, and there are no predictions to take it of."""
+    why = "is an encoder-decoder, of which only states are measured" if both else NO_HEAD
+    return OptionError(
+        f"{inert(label)} {why}, so that no KL bounds the strength: give --strength or "
+        "--target-cosine"
+    )
+
+
 def open_subject(
     source: Any,
     *,
@@ -64,6 +74,7 @@ def open_subject(
     architecture: Any = None,
     trust_remote_code: bool = False,
     before: Before | None = None,
+    needs_head: bool = False,
 ) -> Subject:
     """Load a model with its head, or take a live one as it is.
 
@@ -76,11 +87,14 @@ def open_subject(
     before
         Called once tokenizer and files are open, before the model's weights are loaded: what it
         raises costs nobody the load. Not called for what is in memory already.
+    needs_head
+        Refuse files without predictions to measure, by their headers alone: before the tokenizer
+        and the weights are loaded.
 
     Raises
     ------
     SourceError, OptionError, MissingDependencyError
-        See `eigenlens.live.load.load_model`.
+        See `eigenlens.live.load.load_model`; `needs_head`, and there is none.
     ArchitectureError
         The model has no attention layer that can be read.
     """
@@ -94,11 +108,14 @@ def open_subject(
     found = source if isinstance(source, Source) else resolve(source)
     with gguf_once(found.format == "gguf"):
         checkpoint = open_checkpoint(found, architecture)
+        both = bool(found.config.get("is_encoder_decoder"))
+        headless = both or not has_head(checkpoint)
+        if headless and needs_head:
+            raise no_predictions(checkpoint.source_label, both)
         tokenizer, notes = _tokenizer(found, trust_remote_code)
         if before is not None:
             before(tokenizer, checkpoint)
-        both = bool(found.config.get("is_encoder_decoder"))
-        if not has_head(checkpoint) or both:
+        if headless:
             session = open_session(
                 found,
                 dtype=dtype,

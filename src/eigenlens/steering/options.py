@@ -174,6 +174,11 @@ class SteerOptions:
         """The probe that is used."""
         return self.probe or ("eigen" if self.weights_only else "calibrated")
 
+    @property
+    def needs_head(self) -> bool:
+        """Whether the strength is searched under a bound on the KL, for which a model predicts."""
+        return self.strength == AUTO and self.target_cosine is None
+
     def record(self) -> dict[str, Any]:
         """For the JSON: plain values only."""
         shown: dict[str, Any] = {

@@ -158,6 +158,7 @@ def steer(
         architecture=architecture,
         trust_remote_code=trust_remote_code,
         before=before,
+        needs_head=options.needs_head,
     )
     return run(subject, options, calibrate, evaluate, progress)
 

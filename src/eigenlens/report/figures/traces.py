@@ -90,12 +90,12 @@ def _band(axes: Any, data: Columns, rows: list[int]) -> None:
 
 
 def _measured(axes: Any, data: Columns, rows: list[int]) -> None:
-    """Points with their intervals, filled where rho is beyond random directions."""
+    """Points with their intervals, filled where a test finds rho beyond random directions."""
     for beyond, face, label in (
-        (True, COLOURS["blue"], "measured"),
-        (False, "white", "measured, not beyond"),
+        (True, COLOURS["blue"], "measured, corrected p < .05"),
+        (False, "white", "measured"),
     ):
-        own = [i for i in rows if (data["beyond"][i] is not False) == beyond]
+        own = [i for i in rows if (data["beyond"][i] is True) == beyond]
         if not own:
             continue
         bounds = None

@@ -199,7 +199,7 @@ def more(name: str, material: Material) -> str:
 
 def _figure(figure: Figure, data: Columns, plotted: bool, extra: str, alone: bool) -> str:
     heading = "" if alone else f"<h3>{text(figure.title)}</h3>"
-    caption = prose(figure.caption)
+    caption = prose(f"{figure.caption} {figure.further(data)}".strip())
     if extra:
         caption += f' <span class="more">{prose(extra)}</span>'
     wide = " full" if figure.name == "regimes" else ""

@@ -79,8 +79,12 @@ def record_of(
     verdicts: Sequence[Answer],
     warnings: Sequence[str],
     model: Mapping[str, Any],
+    target: str,
 ) -> dict[str, Any]:
-    """What the page embeds; strict JSON, nothing of this machine in it."""
+    """What the page embeds; strict JSON, nothing of this machine in it.
+
+    Of the page's own place it has the file's name, `target`, without the folders before it.
+    """
     from eigenlens import __version__
 
     results = {
@@ -112,7 +116,7 @@ def record_of(
                     **results,
                     "sphere": _sphere(drawn),
                     "provenance": {
-                        "command": _command(chosen, options, model),
+                        "command": _command(chosen, options, model, target),
                         "made_on": today(),
                         "files": files_of(material.checkpoint),
                         "versions": versions(),
@@ -156,8 +160,13 @@ def _result(record: dict[str, Any], veil: Veil, model: Mapping[str, Any]) -> dic
     return out
 
 
-def _command(chosen: Sequence[Section], options: Options, model: Mapping[str, Any]) -> str:
-    parts = ["eigenlens", "report", str(model.get("source") or "MODEL"), "--out", "report.html"]
+def _command(
+    chosen: Sequence[Section],
+    options: Options,
+    model: Mapping[str, Any],
+    target: str = "report.html",
+) -> str:
+    parts = ["eigenlens", "report", str(model.get("source") or "MODEL"), "--out", target]
     if len(chosen) < len(SECTIONS):
         parts += ["--sections", ",".join(section.name for section in chosen)]
     usual = Options()

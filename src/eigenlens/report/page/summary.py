@@ -111,7 +111,10 @@ def _strength(result: Spectrum) -> Answer:
     places = decimals(norms, 2)
     low, high = size_of(min(norms), places), size_of(max(norms), places)
     span = low if low == high else f"{low} to {high}"
-    parts.append(f"|F|, the most that attention can stretch a state: {span}.")
+    parts.append(
+        f"|F|, the largest factor by which F stretches a state (the most that the layer can write "
+        f"for a token of length 1 where all tokens are alike): {span}."
+    )
     return Answer(QUESTIONS["strength"], verdict, " ".join(parts))
 
 

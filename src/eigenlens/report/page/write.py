@@ -28,6 +28,8 @@ from eigenlens.writing import write_atomically
 SUFFIXES = (".html", ".htm")
 """File formats of the page."""
 
+_TARGET = "report.html"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -159,7 +161,7 @@ def make_report(
     checkpoint = material.checkpoint
     if checkpoint is not None:
         check_apart([target], checkpoint.source)
-    return _page(chosen, asked, material)
+    return _page(chosen, asked, material, target)
 
 
 def _options(options: Mapping[str, Any]) -> Options:
@@ -176,14 +178,17 @@ def _check_steps(chosen: Sequence[Section], options: Options) -> None:
         check_steps(options.steps)
 
 
-def _page(chosen: Sequence[Section], options: Options, material: Material) -> Report:
+def _page(
+    chosen: Sequence[Section], options: Options, material: Material, target: Path | None
+) -> Report:
     veil = veil_of(options, material)
     material.missing = {need: _sentence(veil.text(r)) for need, r in material.missing.items()}
     drawn = {section.name: draw(section, material) for section in chosen}
     verdicts = answers(material, [section.needs for section in chosen])
     warnings = warnings_of(material, veil)
     model = model_of(material, veil)
-    record = record_of(chosen, options, material, veil, drawn, verdicts, warnings, model)
+    to = _TARGET if target is None else Path(target).name
+    record = record_of(chosen, options, material, veil, drawn, verdicts, warnings, model, to)
     name = str(model.get("source") or "model")
     parts = [summary(verdicts, material.spectrum, warnings)]
     parts += [drawn[section.name].html for section in chosen]

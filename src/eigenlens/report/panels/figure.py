@@ -55,6 +55,8 @@ class Figure:
         How to read it, in plain words.
     alt
         What a reader who does not see it should know is there.
+    further
+        What the caption adds for some columns only; empty where nothing.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Figure:
     data: Callable[[Any], Columns]
     caption: str
     alt: str
+    further: Callable[[Columns], str] = lambda data: ""
 
 
 def empty(*names: str) -> Columns:

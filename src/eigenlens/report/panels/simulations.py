@@ -15,7 +15,10 @@ CURVES = {
     "disagreement": "disagreement",
     "misalignment": "sine of the angle to the target",
 }
-"""Curves of a trajectory; the last two have a predicted slope."""
+"""Curves of a trajectory."""
+
+PREDICTED = ("disagreement", "misalignment")
+"""Those that have a predicted slope, where a rate can be read."""
 
 
 def trajectory(result: Simulation) -> Columns:
@@ -40,7 +43,7 @@ def trajectory(result: Simulation) -> Columns:
     data["whole"] = [int(s) % depth == 0 for s in steps]
     every = {"disagreement": np.ones(steps.size, bool), "misalignment": np.array(data["whole"])}
     slopes = _slopes(result)
-    for name in ("disagreement", "misalignment"):
+    for name in PREDICTED:
         values = np.array(data[name], dtype=float)
         slope = slopes.get(name)
         data[f"predicted_{name}"] = (
@@ -49,6 +52,12 @@ def trajectory(result: Simulation) -> Columns:
             else _line(steps, values, slope, stream, _noise(result), every[name])
         )
     return data
+
+
+def what_is_dashed(data: Columns) -> str:
+    """What a caption says of the foretold lines: nothing where none is drawn."""
+    drawn = any(v is not None for name in PREDICTED for v in data[f"predicted_{name}"])
+    return "Dashed: the slopes that the eigenvalues foretell." if drawn else ""
 
 
 def _slopes(result: Simulation) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eigenlens.report.panels.figure import Figure
-from eigenlens.report.panels.simulations import trajectory
+from eigenlens.report.panels.simulations import trajectory, what_is_dashed
 from eigenlens.report.panels.spectra import eigenvalues, heads, regimes, tokens
 from eigenlens.report.panels.sphere import sphere
 from eigenlens.report.panels.traces import alignment, collapse
@@ -67,8 +67,8 @@ _ROWS = (
         "trace",
         alignment,
         "Points: what was measured, with the 95 % interval over prompts. Band: the middle 95 % of "
-        "random directions. Points are filled where they lie above it (rho: corrected p below "
-        ".05): only that is evidence of tilting.",
+        "random directions. Only the points of rho can be filled, where its corrected p is below "
+        ".05: that alone is evidence of tilting. Gamma and gain are not tested and stay open.",
         "Three panels over depth: rho, gamma and gain with intervals, and the band that random "
         "directions give.",
     ),
@@ -99,9 +99,9 @@ _ROWS = (
         "simulate",
         trajectory,
         "The model's own attention iterated far beyond its depth. Falling curves: tokens become "
-        "one direction, or reach the leading one (shown after whole passes). Dashed: the slopes "
-        "that the eigenvalues foretell.",
-        "Curves on a logarithmic scale over steps, with dashed predicted slopes.",
+        "one direction, or reach the leading one (shown after whole passes).",
+        "Curves on a logarithmic scale over steps.",
+        what_is_dashed,
     ),
 )
 

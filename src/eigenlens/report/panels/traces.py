@@ -57,9 +57,8 @@ _COLLAPSE = ("depth", "stack", "kind", "layer", "step", "label", "where", "measu
 def alignment(result: Trace) -> Columns:
     """One row a layer's call and measure, with its interval and every null (None without).
 
-    `beyond` says whether the value is more than random directions give: of rho by the corrected
-    p-value, of the others by the upper end of the band. `p_holm` is that of rho, which alone is
-    tested.
+    `beyond` says whether rho is more than random directions give, by the corrected p-value
+    `p_holm`. Rho alone is tested: both are None for the others, and where there is no p-value.
     """
     rows = []
     labels = call_labels(result.layers)
@@ -71,13 +70,13 @@ def alignment(result: Trace) -> Columns:
             quantiles = (None, None, None) if random is None else random["quantiles"][measure]
             others = [nulls.get(name) for name in _POINTS]
             value = getattr(x, measure)
-            above = None if random is None else bool(value > quantiles[2])
+            beyond = None if x.p_holm is None else x.beyond
             rows.append(
                 (
                     *(position, x.stack, x.kind, x.layer, x.step, labels[position], measure),
                     *(value, low, high, *quantiles),
                     *(None if null is None else null[measure] for null in others),
-                    *((x.p_holm, x.beyond) if measure == "rho" else (None, above)),
+                    *((x.p_holm, beyond) if measure == "rho" else (None, None)),
                     x.regime,
                 )
             )
