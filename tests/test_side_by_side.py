@@ -18,6 +18,7 @@ from eigenlens.errors import ArchitectureError
 from eigenlens.live import capture as capture_module
 from eigenlens.live.batches import make_batches
 from eigenlens.live.capture import capture, capture_each
+from eigenlens.live.hooks import hooks_on
 from eigenlens.live.modes import evaluating
 from eigenlens.live.session import Session, session_of
 from eigenlens.live.states import Captured
@@ -206,6 +207,18 @@ def test_where_others_have_hooks_batches_run_alone(tiny: Any) -> None:
     for _ in range(2):
         owners = set(capture_each(session, made, lambda _: threading.get_ident()))
         assert owners == {threading.get_ident()}
+
+
+def test_hooks_of_transformers_are_no_others(tiny: Any) -> None:
+    """A model that once gave its hidden states keeps the hooks for it."""
+    session = session_of(copy.deepcopy(tiny("gpt2")))
+    made = batches(session)
+    with session.running():
+        session.body(**made[0].inputs, output_hidden_states=True)
+    assert hooks_on(session.model), "or this test is of no use"
+    list(capture(session, made))
+    owners = set(capture_each(session, made, lambda _: threading.get_ident()))
+    assert threading.get_ident() not in owners
 
 
 class StopError(Exception):

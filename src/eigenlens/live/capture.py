@@ -19,7 +19,7 @@ import numpy as np
 from eigenlens.blas import one_thread
 from eigenlens.errors import ArchitectureError
 from eigenlens.live.batches import Batch
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, hooks_on
 from eigenlens.live.identity import check_circuits
 from eigenlens.live.modes import evaluating
 from eigenlens.live.places import Key
@@ -178,16 +178,12 @@ class _Runner:
         self._before: Steadiness | None = None
         self._together: Steadiness | None = None
         self._place = ("learned", weights, check)
-        self._hooks = tuple(
-            (number, *module._forward_pre_hooks, *module._forward_hooks)
-            for number, module in enumerate(session.model.modules())
-            if module._forward_pre_hooks or module._forward_hooks
-        )
+        self._hooks = hooks_on(session.model)
 
     def knows(self, batch: Batch) -> bool:
         """Whether a batch may run beside others; not where hooks of others may keep anything."""
         self._check(batch)
-        if self._hooks:
+        if not all(harmless for _, _, harmless in self._hooks):
             return False
         learned = self._learned
         entries = batch.mask.size * sum(

@@ -27,6 +27,20 @@ def on_call(module: Any, hook: Callable[[Any, Any, Any, Any], Any]) -> Any:
     return module.register_forward_hook(_own(hook), with_kwargs=True)
 
 
+def hooks_on(model: Any) -> tuple[tuple[int, int, bool], ...]:
+    """The hooks that are on a model: number of the module, number of the hook, whether harmless.
+
+    transformers' own, by which a model that was once asked for its hidden states gives them, keep
+    nothing of a pass that did not ask.
+    """
+    return tuple(
+        (number, key, str(getattr(hook, "__module__", "")).startswith("transformers."))
+        for number, module in enumerate(model.modules())
+        for hooks in (module._forward_pre_hooks, module._forward_hooks)
+        for key, hook in hooks.items()
+    )
+
+
 def _own(hook: Callable[..., Any]) -> Callable[..., Any]:
     thread = get_ident()
 
