@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eigenlens import OVCircuit, arrays, blas
 from eigenlens.arrays import check_finite
-from eigenlens.circuit import circuit as circuits
+from eigenlens.circuit import widening
 from eigenlens.errors import NumericsError
 from eigenlens.spectra import maps
 from eigenlens.spectra.maps import Full, LowRank, times
@@ -24,7 +24,7 @@ DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.floa
 def test_group_sums_in_blocks(
     block: int, transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(circuits, "_BLOCK", block)
+    monkeypatch.setattr(widening, "BLOCK", block)
     rng = np.random.default_rng(0)
     W_O = rng.standard_normal((13, 24)).astype(ml_dtypes.bfloat16)
     if transposed:
@@ -44,7 +44,7 @@ def test_group_sums_in_two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     c = OVCircuit(np.ones((8, 31), dtype=np.float32), W_O, 6, 2, 4)
     own = OVCircuit(W_O.T[:, :24], W_O[:24], 4, 4, 6)
     alone = c.grouped_output()
-    monkeypatch.setattr(circuits, "_BLOCK", 100)
+    monkeypatch.setattr(widening, "BLOCK", 100)
     monkeypatch.setattr(blas, "_PARTS_FROM", 1)
     monkeypatch.setattr(blas, "cores", lambda: 2)
     assert np.array_equal(c.grouped_output(), alone)

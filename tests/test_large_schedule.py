@@ -16,7 +16,7 @@ from eigenlens.spectra import analyse, schedule
 from eigenlens.spectra.estimate import LayerCost
 from eigenlens.spectra.schedule import in_sequence, workers_for
 
-COST = LayerCost("decoder.0", 64, 32, "dense", 4096, 10, 1000, 1.0, 1.0, 0.0)
+COST = LayerCost("decoder.0", 64, 32, "dense", 4096, 10, 40, True, 1000, 1.0, 1.0, 0.0)
 
 
 class Watched:

@@ -263,16 +263,21 @@ def test_one_layer_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     from eigenlens.circuit import checkpoint as room
 
     alive: list[weakref.ref[Any]] = []
-    honest = room.read_circuit
 
-    def counted(*args: Any) -> Any:
-        gc.collect()
-        others = sum(ref() is not None for ref in alive)
-        assert others <= max(1, cores() - 1), "an earlier layer is still in memory"
-        circuit = honest(*args)
-        alive.append(weakref.ref(circuit))
-        return circuit
+    def counted(honest: Any) -> Any:
+        def read(*args: Any) -> Any:
+            gc.collect()
+            others = sum(ref() is not None for ref in alive)
+            assert others <= max(1, cores() - 1), "an earlier layer is still in memory"
+            circuit = honest(*args)
+            alive.append(weakref.ref(circuit))
+            return circuit
 
-    monkeypatch.setattr(room, "read_circuit", counted)
+        return read
+
+    for name in ("read_circuit", "read_grouped"):
+        monkeypatch.setattr(room, name, counted(getattr(room, name)))
     eigenlens.spectrum("sample:bert-tiny", k=2)
     assert len(alive) == 4
+    eigenlens.spectrum("sample:bert-tiny", k=2, per_head=True)
+    assert len(alive) == 8

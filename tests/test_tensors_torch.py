@@ -98,6 +98,13 @@ def test_views_strides_and_shared_storages(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
+def test_rows_are_runs_of_bytes_unless_a_view_was_stored(tmp_path: Path, kind: str) -> None:
+    store = TorchFile(save(OrderedDict(awkward_tensors()), tmp_path / "w.bin", kind))
+    runs = {name for name in store.names() if store.reads_runs(name)}
+    assert runs == {"base", "parameter", "empty"}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 def test_the_oracle_sees_a_reader_that_ignores_strides(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

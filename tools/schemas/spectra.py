@@ -171,6 +171,8 @@ ESTIMATE = closed(
                     "solver": STR,
                     "weights": COUNT,
                     "read_bytes": COUNT,
+                    "factor_bytes": COUNT,
+                    "grouped": BOOL,
                     "memory_bytes": COUNT,
                     "product_flops": NUM,
                     "eig_flops": NUM,

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import frexp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from jaxtyping import Float
 
-from eigenlens.arrays import check_finite, is_float, upcast
+from eigenlens.arrays import is_float
 from eigenlens.circuit.adapters import merge_adapters
-from eigenlens.circuit.circuit import Norm, OVCircuit
-from eigenlens.circuit.layouts import Geometry, read_output
-from eigenlens.circuit.plans import LayerPlan, NormPlan, Skipped, StackPlan
+from eigenlens.circuit.circuit import OVCircuit
+from eigenlens.circuit.layouts import Geometry
+from eigenlens.circuit.plans import LayerPlan, Skipped, StackPlan
+from eigenlens.circuit.reading import Seen, read_circuit, read_grouped
 from eigenlens.circuit.readout import Readout
 from eigenlens.circuit.resolve import find_architecture, plan_model
 from eigenlens.circuit.rows import Architecture
 from eigenlens.circuit.rules import read_rules
 from eigenlens.errors import FormatError, OptionError, SourceError
 from eigenlens.inert import inert
-from eigenlens.tensors.remote import prefetch
 from eigenlens.tensors.source import Source, resolve
 from eigenlens.tensors.store import ArrayStore, TensorStore
 
@@ -75,6 +73,21 @@ class Circuits(_CircuitSequence):
         if isinstance(item, OVCircuit) or self._store is None:
             return item  # type: ignore[return-value]  # without a store, items are circuits
         return read_circuit(item, self._store)
+
+    def grouped(self, index: int, dtype: str, seen: Seen | None = None) -> OVCircuit:
+        """The F of one circuit in `dtype`, the query heads of each group added up as they are read.
+
+        For a layer that `eigenlens.circuit.reading.comes_in_runs`; see `read_grouped` there.
+
+        Raises
+        ------
+        OptionError
+            The circuit was given directly: there is nothing to read.
+        """
+        item = self._items[index]
+        if isinstance(item, OVCircuit) or self._store is None:
+            raise OptionError(f"{self.names[index]} is in memory: take it by its index")
+        return read_grouped(item, self._store, dtype, seen)
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,79 +298,3 @@ def _open(source: Source, rules: Architecture | None = None) -> Checkpoint:
         skipped=tuple(skipped),
         rules=rules,
     )
-
-
-def read_circuit(plan: LayerPlan, store: TensorStore) -> OVCircuit:
-    """Read one layer's circuit; of a fused projection only the value rows where they are a run.
-
-    Raises
-    ------
-    NumericsError
-        If a tensor holds NaN or infinity, naming it.
-    """
-    g, rows = plan.geometry, plan.layout.rows(plan.geometry)
-    prefetch(store, [(name, rows if name == plan.value else None) for name in plan.tensors])
-    if rows is None:
-        W_V = plan.layout.read(g, _matrix(_finite(plan.value, store)))
-    else:
-        W_V = _matrix(store.read(plan.value, rows))
-        check_finite(inert(plan.value), W_V)
-    W_O = read_output(plan.orientation, _matrix(_finite(plan.output, store)))
-    b_V = None if plan.value_bias is None else _finite(plan.value_bias, store)
-    if b_V is not None and not plan.bias_alone:
-        b_V = plan.layout.read_bias(g, b_V)
-    if plan.value_scale != 1.0:
-        # A power of two leaves every float32 as exact as it was; any other product rounds.
-        exact = abs(frexp(plan.value_scale)[0]) == 0.5
-        W_V = upcast(W_V, _wide(W_V) if exact else "float64") * plan.value_scale
-        if b_V is not None:
-            b_V = upcast(b_V, _wide(b_V) if exact else "float64") * plan.value_scale
-    scale: float | Float[np.ndarray, "d"] = plan.output_scale
-    if plan.scale is not None:
-        scale = plan.output_scale * upcast(_finite(plan.scale, store)).reshape(-1)
-    return OVCircuit(
-        W_V,
-        W_O,
-        n_heads=g.n_heads,
-        n_kv_heads=g.n_kv_heads,
-        head_dim=g.head_dim,
-        stack=plan.stack,
-        layer=plan.layer,
-        kind=plan.kind,
-        steps=plan.steps,
-        b_V=b_V,
-        b_O=None if plan.output_bias is None else _finite(plan.output_bias, store),
-        output_scale=scale,
-        placement=plan.placement,
-        norm_in=read_norm(plan.norm_in, g.width_in, store),
-        norm_out=read_norm(plan.norm_out, g.d_model, store),
-        rectangular=g.width_in != g.d_model,
-    )
-
-
-def read_norm(plan: NormPlan | None, d: int, store: TensorStore) -> Norm | None:
-    """Read a norm with its effective gain: offset + w in float64; 1 if it has none."""
-    if plan is None:
-        return None
-    if plan.gain is None:
-        return Norm(plan.kind, np.ones(d), None, plan.module)
-    gain = _finite(plan.gain, store)
-    if plan.offset:
-        gain = upcast(gain, "float64") + plan.offset
-    bias = None if plan.bias is None else _finite(plan.bias, store)
-    return Norm(plan.kind, gain.reshape(-1), None if bias is None else bias.reshape(-1), plan.gain)
-
-
-def _matrix(stored: Float[np.ndarray, "a *b"]) -> Float[np.ndarray, "a c"]:
-    """A weight as a matrix; a convolution of width 1, or one with its heads apart, is one."""
-    return stored.reshape(len(stored), -1)
-
-
-def _wide(array: Float[np.ndarray, "..."]) -> str:
-    return "float64" if array.dtype.itemsize > 4 else "float32"
-
-
-def _finite(name: str, store: TensorStore) -> Float[np.ndarray, "..."]:
-    array = store.read(name)
-    check_finite(inert(name), array)
-    return array

@@ -7,14 +7,14 @@ the eigenvalues agree, their left eigenvectors are the right ones here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Inexact
 
 from eigenlens.arrays import check_finite, compute_dtype, is_float, upcast
-from eigenlens.blas import in_parts
+from eigenlens.circuit.widening import summed, widened
 from eigenlens.errors import OptionError, ShapeError
 from eigenlens.shown import Told
 
@@ -22,7 +22,6 @@ Kind = Literal["self", "cross"]
 NormKind = Literal["layernorm", "rmsnorm"]
 Placement = Literal["post", "pre", "parallel", "sandwich"]
 
-_BLOCK = 1 << 18  # weights that are widened at a time, within a core's cache
 KINDS: tuple[str, ...] = ("self", "cross")
 NORM_KINDS: tuple[str, ...] = ("layernorm", "rmsnorm")
 PLACEMENTS: tuple[str, ...] = ("post", "pre", "parallel", "sandwich")
@@ -105,6 +104,8 @@ class OVCircuit(Told):
     rectangular
         Whether a self circuit is known to read states of another width than it writes
         (MobileBERT); F then has no spectrum, only singular values.
+    checked
+        The factors are known to be finite and are not looked at again.
 
     Raises
     ------
@@ -140,8 +141,9 @@ class OVCircuit(Told):
     norm_in: Norm | None = field(default=None, repr=False)
     norm_out: Norm | None = field(default=None, repr=False)
     rectangular: bool = False
+    checked: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, checked: bool) -> None:
         where = f"{self.stack} layer {self.layer}"
         if self.kind not in KINDS:
             raise OptionError(f"{where}: kind {self.kind!r} is unknown: allowed are {KINDS}")
@@ -166,7 +168,9 @@ class OVCircuit(Told):
                 f"{self.n_kv_heads}: heads share values in groups of equal size"
             )
         self._fits(where)
-        named = [("W_V", self.W_V), ("W_O", self.W_O), ("b_V", self.b_V), ("b_O", self.b_O)]
+        named = [("b_V", self.b_V), ("b_O", self.b_O)]
+        if not checked:
+            named += [("W_V", self.W_V), ("W_O", self.W_O)]
         for label, array in named:
             if array is not None:
                 check_finite(f"{label} of {where}", array)
@@ -264,21 +268,12 @@ class OVCircuit(Told):
         Then `F = O' W_V`, and its non-zero spectrum is that of the (r, r) core `W_V O'`. The sum is
         taken in `dtype`, after the upcast. Cost O(d n_heads head_dim).
         """
-        group = self.n_heads // self.n_kv_heads
-        if group == 1:
+        if self.n_heads == self.n_kv_heads:
             return _widened(self.W_O, dtype)
-        grouped = np.empty((self.d_model, self.n_kv_heads, self.head_dim), dtype=dtype)
-        # Row by row block, so that the wide form of all of W_O never exists.
-        rows = max(1, _BLOCK // self.W_O.shape[1])
-        ones = np.ones(group, dtype=dtype)  # products add up three times as fast as np.sum
-
-        def fold(start: int) -> None:
-            block = upcast(self.W_O[start : start + rows], dtype)
-            split = block.reshape(-1, self.n_kv_heads, group, self.head_dim)
-            np.matmul(ones, split, out=grouped[start : start + rows])
-
-        in_parts(fold, range(0, self.d_model, rows), self.W_O.size)
-        return grouped.reshape(self.d_model, self.n_kv_heads * self.head_dim)
+        compute_dtype(dtype)
+        return summed(
+            lambda rows: self.W_O[rows], self.W_O.shape, self.n_kv_heads, self.head_dim, dtype
+        )
 
     def dense(self, dtype: Any = np.float64) -> Float[np.ndarray, "d_out d_in"]:
         """`F` itself, (d_out, d_in). Cost O(d^2 r); prefer `core` where only eigenvalues count."""
@@ -348,11 +343,4 @@ def _widened(matrix: Float[np.ndarray, "n m"], dtype: Any) -> Float[np.ndarray, 
     """`upcast`, a large matrix by two threads: most of it is the system handing out memory."""
     if not matrix.flags.c_contiguous or matrix.dtype == compute_dtype(dtype):
         return upcast(matrix, dtype)
-    wide = np.empty(matrix.shape, dtype=dtype)
-    rows = max(1, _BLOCK // max(1, matrix.shape[1]))
-
-    def widen(start: int) -> None:
-        wide[start : start + rows] = upcast(matrix[start : start + rows], dtype)
-
-    in_parts(widen, range(0, matrix.shape[0], rows), matrix.size)
-    return wide
+    return widened(lambda rows: matrix[rows], matrix.shape, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from eigenlens.spectra.norms import spectral_norm
 from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.orders import Order, resolve_order, whole_pairs
 from eigenlens.spectra.principal import Principal, find_principal, sure_bars, target_basis
-from eigenlens.spectra.remembered import Remembered
+from eigenlens.spectra.remembered import Content, Remembered
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 from eigenlens.spectra.schedule import in_sequence, workers_for
 from eigenlens.spectra.solvers import Eigenpairs, eigenpairs
@@ -146,32 +147,40 @@ def iterate(
     """The layers' spectra one by one, in bounded memory whatever their number.
 
     One layer a worker is in memory (`eigenlens.spectra.schedule`): as many workers as cores where
-    memory allows it, else one, with the next layer's weights read ahead. Layers whose F is not
-    square are passed over. A layer that `memory` holds is not read; others are kept there as soon
-    as they are done, so that a run which is stopped goes on where it was.
+    memory allows it, else one, with the next layer read ahead. Layers whose F is not square are
+    passed over. A layer that `memory` holds is not read; others are kept there as soon as they are
+    done, so that a run which is stopped goes on where it was.
     """
     circuits = checkpoint.circuits(stack=stack, layers=layers)
     readers = HeadReader(checkpoint) if options.per_head else None
-    costs = layer_costs(checkpoint, options, stack=stack, layers=layers)
+    listed = layer_costs(checkpoint, options, stack=stack, layers=layers)
+    names, costs = circuits.names, {cost.name: cost for cost in listed}
+    workers = workers_for(listed)
+    waits = workers == 1 and len(listed) > 1
 
-    def read(i: int) -> tuple[int, OVCircuit | LayerSpectrum]:
+    def read(i: int) -> Reading:
+        cost = costs.get(names[i])
+        if cost is None:
+            return Reading(i)
         kept = None if memory is None else memory.find(circuits.items[i], lambda: circuits[i])
-        return i, kept or circuits[i]
+        if kept is not None:
+            return Reading(i, found=kept)
+        if not cost.by_blocks(waits):
+            return Reading(i, circuits[i])
+        content = None if memory is None else Content()
+        return Reading(i, circuits.grouped(i, options.dtype, content), content)
 
-    def solve(given: tuple[int, OVCircuit | LayerSpectrum]) -> LayerSpectrum | None:
-        i, circuit = given
-        if isinstance(circuit, LayerSpectrum):
-            return circuit
-        if not circuit.is_square:
-            return None
+    def solve(reading: Reading) -> LayerSpectrum | None:
+        circuit = reading.circuit
+        if circuit is None:
+            return reading.found
         with threads_for(circuit.rank_bound):
             found = analyse(circuit, options, readers)
         if memory is not None:
-            memory.keep(circuits.items[i], circuit, found)
+            memory.keep(circuits.items[reading.place], circuit, found, reading.content)
         return found
 
-    names = circuits.names
-    coming = in_sequence(len(names), read, solve, workers_for(costs))
+    coming = in_sequence(len(names), read, solve, workers)
     with closing(coming):
         for i, name in enumerate(names):
             if progress is not None:
@@ -181,6 +190,19 @@ def iterate(
                 yield decode_leader(checkpoint, found, options.decode) if options.decode else found
     if progress is not None:
         progress(len(names), len(names), "")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A layer on its way to the solver; neither circuit nor spectrum where it has none.
+
+    `content` is the hash of its tensors where that was taken on the way.
+    """
+
+    place: int
+    circuit: OVCircuit | None = None
+    content: Content | None = None
+    found: LayerSpectrum | None = None
 
 
 def analyse(

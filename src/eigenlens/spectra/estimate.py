@@ -20,6 +20,7 @@ from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.circuit.plans import LayerPlan
+from eigenlens.circuit.reading import comes_in_runs
 from eigenlens.frames import Result
 from eigenlens.spectra.in_core import FROM as IN_CORE_FROM
 from eigenlens.spectra.options import SpectrumOptions
@@ -52,8 +53,13 @@ class LayerCost:
         Entries of W_V and W_O.
     read_bytes
         Bytes of the tensors that are read, as stored.
+    factor_bytes
+        F as two factors in the compute dtype, as one layer waits for another that is read by
+        blocks.
+    grouped
+        Whether it can be read by blocks of rows, so that its stored form is never in memory.
     memory_bytes
-        Working memory at the peak, the stored weights included.
+        Working memory at the peak; the stored weights included unless it is `grouped`.
     product_flops, eig_flops, moved_bytes
         Operations in matrix products and in the dense solver, bytes streamed by the Krylov solver.
     """
@@ -64,10 +70,16 @@ class LayerCost:
     solver: str
     weights: int
     read_bytes: int
+    factor_bytes: int
+    grouped: bool
     memory_bytes: int
     product_flops: float
     eig_flops: float
     moved_bytes: float
+
+    def by_blocks(self, waits: bool) -> bool:
+        """Whether to read it by blocks: not where it `waits` for another and is less as stored."""
+        return self.grouped and not (waits and self.read_bytes < self.factor_bytes)
 
 
 @dataclass(frozen=True)
@@ -176,7 +188,7 @@ def layer_costs(
     circuits = checkpoint.circuits(stack=stack, layers=layers)
     store = None if checkpoint.source is None else checkpoint.source.store
     return [
-        _cost(name, *_sizes(item, store), options)
+        _cost(name, *_sizes(item, store, options), options)
         for name, item in zip(circuits.names, circuits.items, strict=True)
         if _width_in(item) == _width_out(item)
     ]
@@ -202,8 +214,11 @@ def peak_bytes(costs: Sequence[LayerCost]) -> int:
         return PROGRAM_BYTES
     largest = max(c.memory_bytes for c in costs)
     workers = workers_for(costs)
-    ahead = max(c.read_bytes for c in costs) if workers == 1 and len(costs) > 1 else 0
-    return PROGRAM_BYTES + workers * largest + ahead
+    if workers > 1 or len(costs) < 2:
+        return PROGRAM_BYTES + workers * largest
+    ahead = max(c.factor_bytes if c.by_blocks(True) else c.read_bytes for c in costs)
+    beside = max(0 if c.by_blocks(True) else c.read_bytes * c.grouped for c in costs)
+    return PROGRAM_BYTES + largest + ahead + beside
 
 
 def dense_warning(
@@ -266,9 +281,9 @@ def _width_out(item: LayerPlan | OVCircuit) -> int:
 
 
 def _sizes(
-    item: LayerPlan | OVCircuit, store: TensorStore | None
+    item: LayerPlan | OVCircuit, store: TensorStore | None, options: SpectrumOptions
 ) -> tuple[int, int, int, bool, int, int]:
-    """(d, r, width of W_O, post-norm, bytes stored, bytes in memory before the upcast)."""
+    """(d, r, width of W_O, post-norm, bytes stored, bytes held as stored; 0 if read by blocks)."""
     if isinstance(item, OVCircuit):
         held = item.W_V.nbytes + item.W_O.nbytes
         return (
@@ -282,6 +297,8 @@ def _sizes(
         if store is not None:
             a, b = _tensor_bytes(store, name, rows)
             stored, held = stored + a, held + b
+    if store is not None and not options.per_head and comes_in_runs(item, store, options.dtype):
+        held = 0
     return g.d_model, g.value_width, g.output_width, item.placement == "post", stored, held
 
 
@@ -343,6 +360,8 @@ def _cost(
         solver=solver,
         weights=d * (r + width),
         read_bytes=stored,
+        factor_bytes=int(factors),
+        grouped=stored > 0 and held == 0,
         memory_bytes=int(held + factors + small + max(working, 0) + lifted),
         product_flops=products + pieces,
         eig_flops=eig,

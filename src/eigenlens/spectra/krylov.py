@@ -24,6 +24,7 @@ Found = tuple[np.ndarray, np.ndarray]
 Run = Generator[Vector, Vector, Found | None]
 """Yields the vector it wants multiplied, is sent the product, returns what it found."""
 
+_CACHED = 1024  # size up to which a product costs less than the orthogonalisation after it
 _THREADS_FROM = 640  # from this size on each run has a thread of its own
 
 
@@ -46,8 +47,9 @@ class Krylov:
     extra
         Pairs looked at beyond `k`: what ties with the last one asked for has to converge with it.
     basis
-        Vectors held at most; a restart keeps about half of them. More of them mean fewer products
-        but more orthogonalisation; measured for k = 8 at n = 400 to 4096.
+        Vectors held at most, of a matrix that stays in the caches and of a larger one; a restart
+        keeps about half of them. More of them mean fewer products but more orthogonalisation;
+        measured for k = 8 at n = 448 to 4096.
     max_restarts
         Bound on restarts.
     """
@@ -55,7 +57,7 @@ class Krylov:
     name: str = "krylov"
     seed: int = 0
     extra: int = 2
-    basis: int = 96
+    basis: tuple[int, int] = (64, 96)
     max_restarts: int = 100
 
     def solve(self, core: Float[np.ndarray, "n n"], k: int | None, order: Order) -> RawPairs | None:
@@ -63,7 +65,7 @@ class Krylov:
         n = core.shape[0]
         if k is None or k + self.extra + 1 >= n // 2:
             return None
-        size = min(n - 1, max(self.basis, 3 * (k + self.extra)))
+        size = min(n - 1, max(self.basis[n > _CACHED], 3 * (k + self.extra)))
         rng = np.random.default_rng(self.seed)
         right, left = (self._run(n, core.dtype, k, order, size, own) for own in rng.spawn(2))
         found = _both(core, right, left)

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from eigenlens.cache import Cache
 from eigenlens.circuit.checkpoint import Checkpoint
@@ -74,16 +75,27 @@ class Remembered:
         except (KeyError, TypeError, ValueError):
             return None  # of another make: to be computed again
 
-    def keep(self, item: LayerPlan | OVCircuit, circuit: OVCircuit, layer: LayerSpectrum) -> None:
-        """Keep a layer's spectrum, with the hash of the tensors that it was computed from."""
+    def keep(
+        self,
+        item: LayerPlan | OVCircuit,
+        circuit: OVCircuit,
+        layer: LayerSpectrum,
+        seen: Content | None = None,
+    ) -> None:
+        """Keep a layer's spectrum, with the hash of the tensors that it was computed from.
+
+        `seen` has looked at the stored factors already, where `circuit` no longer has them.
+        """
         key = self.key(item)
         if key is not None:
             record, arrays = pack(layer)
-            self.cache.put(key, {"layer": record, "content": self._content(circuit)}, arrays)
+            content = self._content(circuit, seen)
+            self.cache.put(key, {"layer": record, "content": content}, arrays)
 
-    def _content(self, circuit: OVCircuit) -> list[str]:
+    def _content(self, circuit: OVCircuit, seen: Content | None = None) -> list[str]:
         """Hashes of what the result comes from: the layer, and the vocabulary if it is used."""
-        return [content(circuit), *([self._vocabulary] if self.options.per_head else [])]
+        of_layer = (seen or factors_of(circuit)).closed(circuit)
+        return [of_layer, *([self._vocabulary] if self.options.per_head else [])]
 
     @cached_property
     def _vocabulary(self) -> str:
@@ -151,15 +163,40 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be part of a key")
 
 
-def content(circuit: OVCircuit) -> str:
-    """SHA-256 of the weights, biases, norms and scale that a circuit holds."""
-    digest = hashlib.sha256()
-    norms = [a for n in (circuit.norm_in, circuit.norm_out) if n for a in (n.gain, n.bias)]
-    scale = np.asarray(circuit.output_scale, dtype=np.float64)
-    for array in (circuit.W_V, circuit.W_O, circuit.b_V, circuit.b_O, scale, *norms):
-        if array is None:
-            digest.update(b"none")
-            continue
-        digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
+class Content:
+    """SHA-256 of the weights, biases, norms and scale of a circuit, the two factors as stored."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def begin(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """An array begins."""
+        self._digest.update(f"{dtype} {shape}".encode())
+
+    def add(self, rows: Float[np.ndarray, "..."]) -> None:
+        """Its next rows."""
+        self._digest.update(np.ascontiguousarray(rows).view(np.uint8).data)
+
+    def whole(self, array: Float[np.ndarray, "..."]) -> None:
+        """All of an array."""
+        self.begin(array.dtype, array.shape)
+        self.add(array)
+
+    def closed(self, circuit: OVCircuit) -> str:
+        """The hash, with what goes with the factors; nothing can be added after it."""
+        norms = [a for n in (circuit.norm_in, circuit.norm_out) if n for a in (n.gain, n.bias)]
+        scale = np.asarray(circuit.output_scale, dtype=np.float64)
+        for array in (circuit.b_V, circuit.b_O, scale, *norms):
+            if array is None:
+                self._digest.update(b"none")
+            else:
+                self.whole(array)
+        return self._digest.hexdigest()
+
+
+def factors_of(circuit: OVCircuit) -> Content:
+    """The hash so far of a circuit whose factors are in memory as they were stored."""
+    found = Content()
+    found.whole(circuit.W_V)
+    found.whole(circuit.W_O)
+    return found

@@ -250,6 +250,10 @@ class RemoteSafetensors(SafetensorsFile):
     def _bytes(self, start: int, length: int, what: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return self._file.read(start, length, what)
 
+    def reads_runs(self, name: str) -> bool:
+        """Each reading may be a request of its own."""
+        return False
+
     def prefetch(self, wants: Iterable[Want]) -> None:
         """Fetch the bytes of these tensors, adjacent ones in one request."""
         spans = (self.span(name, rows) for name, rows in wants)

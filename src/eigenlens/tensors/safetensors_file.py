@@ -178,6 +178,10 @@ class SafetensorsFile(Named[_Entry]):
         row = math.prod(info.shape[1:]) * DTYPES[info.dtype].itemsize
         return entry.start + first * row, (last - first) * row, (last - first, *info.shape[1:])
 
+    def reads_runs(self, name: str) -> bool:
+        """A run of rows is a run of bytes."""
+        return True
+
     def read(self, name: str, rows: slice | None = None) -> Array:
         """One tensor, or a run of its rows (only those bytes are read), in the stored dtype."""
         start, length, shape = self.span(name, rows)

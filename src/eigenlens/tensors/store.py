@@ -67,6 +67,19 @@ class TensorStore(Protocol):
         """
 
 
+@runtime_checkable
+class ReadsRuns(Protocol):
+    """A store that can tell of which tensors a run of rows costs no more than its own bytes."""
+
+    def reads_runs(self, name: str) -> bool:
+        """Whether that is so for a tensor."""
+
+
+def reads_runs(store: TensorStore, name: str) -> bool:
+    """Whether a run of a tensor's rows costs no more to read than its own bytes."""
+    return isinstance(store, ReadsRuns) and store.reads_runs(name)
+
+
 def missing(name: str, known: Iterable[str], where: str) -> ArchitectureError:
     """The error for a tensor that a store does not hold, with the nearest names that it does."""
     hint = inert(nearest(name, known))
@@ -219,6 +232,10 @@ class ShardedStore:
     def info(self, name: str) -> TensorInfo:
         """Type and shape; opens the header of the tensor's shard."""
         return self._shard(name).info(name)
+
+    def reads_runs(self, name: str) -> bool:
+        """As its shard says."""
+        return reads_runs(self._shard(name), name)
 
     def read(self, name: str, rows: slice | None = None) -> Array:
         """One tensor, or rows of it, from its shard."""

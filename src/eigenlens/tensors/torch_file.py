@@ -298,6 +298,11 @@ class TorchFile(Named[_Tensor]):
         tensor = self._find(name)
         return TensorInfo(name, tensor.dtype, tensor.shape, self.path.name, self._identity)
 
+    def reads_runs(self, name: str) -> bool:
+        """A run of rows is a run of bytes unless the tensor was stored as a view."""
+        tensor = self._find(name)
+        return tensor.strides[:1] == (math.prod(tensor.shape[1:]),)
+
     def read(self, name: str, rows: slice | None = None) -> Array:
         """One tensor, or rows of it, in C order; reads the span of the storage that it covers."""
         tensor = self._find(name)

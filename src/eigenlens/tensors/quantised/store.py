@@ -12,7 +12,7 @@ from eigenlens.errors import FormatError
 from eigenlens.inert import inert
 from eigenlens.tensors.files import row_range
 from eigenlens.tensors.remote import Want, prefetch
-from eigenlens.tensors.store import Array, TensorInfo, TensorStore, missing
+from eigenlens.tensors.store import Array, TensorInfo, TensorStore, missing, reads_runs
 
 REMEDY = "use the unquantised checkpoint, or a GGUF of it"
 
@@ -217,6 +217,10 @@ class QuantisedStore:
             return weight.codec.decode(weight.parts, slice(first, last))
         whole = weight.codec.decode(weight.parts, slice(0, info.shape[1]))
         return np.ascontiguousarray(whole[:, first:last].T)
+
+    def reads_runs(self, name: str) -> bool:
+        """As the files below say of a plain tensor; a weight is dequantised as a whole."""
+        return name not in self._weights and reads_runs(self.stored, name)
 
     def prefetch(self, wants: Iterable[Want]) -> None:
         """Tell the files below what will be read: every part of these weights."""
