@@ -2,12 +2,14 @@
 
 Two runs, on the matrix and on its transpose, give right and left vectors and guard each other. What
 bounds the time is how often the matrix is read. Blocks of vectors would need fewer passes over it,
-but a product with a few columns takes OpenBLAS four times as long as one with a single vector.
+but a product with a few columns takes OpenBLAS four times as long as one with a single vector. What
+a block would see and a single vector cannot, a second eigenvector of the same eigenvalue, is looked
+for afterwards, in what is left of the matrix without the pairs found (`deflated`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +17,19 @@ from jaxtyping import Complex, Float
 
 from eigenlens.blas import two_at_once
 from eigenlens.spectra.certify import TOLERANCES, RawPairs
+from eigenlens.spectra.deflated import Deflated, deflated, independent, joined
 from eigenlens.spectra.maps import times
 from eigenlens.spectra.orders import Order, leading_first, whole_pairs
 
 Vector = Float[np.ndarray, "n"]
+Matrix = Float[np.ndarray, "n n"] | Deflated
 Found = tuple[np.ndarray, np.ndarray]
 """Values (m,) and vectors (n, m) of a run."""
 Run = Generator[Vector, Vector, Found | None]
 """Yields the vector it wants multiplied, is sent the product, returns what it found."""
 
+_LOOK = 48  # steps that look for what a single vector cannot see
+_SEEN = 1e-3  # residual, relative to the largest value, from which a value counts as seen
 _CACHED = 1024  # size up to which a product costs less than the orthogonalisation after it
 _THREADS_FROM = 640  # from this size on each run has a thread of its own
 
@@ -34,7 +40,9 @@ class Krylov:
 
     The second run gives the left vectors, and guards against what residuals cannot see: both runs
     start from their own random vector, so a leading eigenvalue that one of them missed shows as a
-    disagreement, and the solver gives up rather than answer.
+    disagreement, and the solver gives up rather than answer. Copies of a leading eigenvalue, of
+    which a run sees one, are found by a look at what is left without the pairs found, unless they
+    stand in a crowd: there the dense solver alone is sure.
 
     A run is done when the residuals of the leading pairs are well below the tolerance of the
     dtype. Krylov spaces do not change when a multiple of I is added, so every order is served by
@@ -67,15 +75,42 @@ class Krylov:
             return None
         size = min(n - 1, max(self.basis[n > _CACHED], 3 * (k + self.extra)))
         rng = np.random.default_rng(self.seed)
-        right, left = (self._run(n, core.dtype, k, order, size, own) for own in rng.spawn(2))
-        found = _both(core, right, left)
+        found = self._pairs(core, k, order, size, rng)
+        for _ in range(k):
+            if found is None:
+                return None
+            rest, last = deflated(core, found), whole_pairs(found.values, k) - 1
+            if not _leads(rest, found.values[last : last + 1], order, rng):
+                break
+            more = self._pairs(rest, k, order, size, rng)
+            if more is None:
+                return None
+            found = joined(found, more, order)
+            if not independent(found.right, _agreement(core.dtype)):
+                return None
+        return found
+
+    def _pairs(
+        self,
+        matrix: Matrix,
+        k: int,
+        order: Order,
+        size: int,
+        rng: np.random.Generator,
+    ) -> RawPairs | None:
+        """At least `k` pairs that single vectors see; None if a run stalls or the two disagree."""
+        right, left = (
+            self._run(matrix.dtype, k, order, size, _begin(side, own))
+            for side, own in zip((matrix, matrix.T), rng.spawn(2), strict=True)
+        )
+        found = _both(matrix, right, left)
         if found is None:
             return None
         (values, columns), (others, rows) = found
         keep = whole_pairs(values, k)
         if keep < k or keep > others.size:
             return None
-        tolerance = _agreement(core.dtype)
+        tolerance = _agreement(matrix.dtype)
         partner = _match(values[:keep], others, tolerance)
         if partner is None or _match(others[:keep], values, tolerance) is None:
             return None
@@ -84,12 +119,11 @@ class Krylov:
 
     def _run(
         self,
-        n: int,
         dtype: np.dtype[np.floating],
         k: int,
         order: Order,
         size: int,
-        rng: np.random.Generator,
+        fresh: Callable[[], Vector],
     ) -> Run:
         """One run, as a coroutine; returns `k` and some more pairs, or None when it stalls.
 
@@ -101,9 +135,10 @@ class Krylov:
         eps = float(np.finfo(dtype).eps)
         alike, tiny = _agreement(dtype), float(np.finfo(dtype).tiny)
         wanted = max(0.02 * TOLERANCES[dtype.name], 30 * eps)
-        vectors = np.empty((size + 1, n), dtype=dtype)
+        start = fresh()
+        vectors = np.empty((size + 1, start.size), dtype=dtype)
         h = np.zeros((size + 1, size), dtype=dtype)
-        vectors[0] = _unit(rng, n, dtype)
+        vectors[0] = start
         held, scale = 0, 0.0
         for _ in range(self.max_restarts):
             for j in range(held, size):
@@ -112,7 +147,7 @@ class Krylov:
                 y, h[: j + 1, j] = _orthogonal(y, vectors[: j + 1])
                 rest = float(np.linalg.norm(y))
                 if rest <= 10 * eps * scale:  # an invariant subspace is complete: begin another
-                    y, _ = _orthogonal(_unit(rng, n, dtype), vectors[: j + 1])
+                    y, _ = _orthogonal(fresh(), vectors[: j + 1])
                     vectors[j + 1], rest = y / np.linalg.norm(y), 0.0
                 else:
                     vectors[j + 1] = y / rest
@@ -140,9 +175,41 @@ class Krylov:
         return None
 
 
-def _unit(rng: np.random.Generator, n: int, dtype: np.dtype[np.floating]) -> Vector:
-    y = np.asarray(rng.standard_normal(n), dtype=dtype)
-    return np.asarray(y / np.linalg.norm(y))
+def _begin(matrix: Matrix, rng: np.random.Generator) -> Callable[[], Vector]:
+    """Gives random unit vectors of the space that is left of the matrix."""
+
+    def fresh() -> Vector:
+        y = np.asarray(rng.standard_normal(matrix.shape[0]), dtype=matrix.dtype)
+        if isinstance(matrix, Deflated):
+            y = matrix.rest(y)
+        return np.asarray(y / np.linalg.norm(y))
+
+    return fresh
+
+
+def _leads(
+    rest: Deflated, last: Complex[np.ndarray, "1"], order: Order, rng: np.random.Generator
+) -> bool:
+    """Whether something in `rest` leads `last`, the last pair asked for.
+
+    A few steps of Arnoldi's method show what leads clearly; a copy that stands in a crowd may stay
+    unseen. Whatever is found is only a reason to look closer.
+    """
+    vectors = np.empty((_LOOK + 1, rest.shape[0]), dtype=rest.dtype)
+    h = np.zeros((_LOOK + 1, _LOOK), dtype=rest.dtype)
+    vectors[0] = _begin(rest, rng)()
+    size, tiny = 0, float(np.finfo(rest.dtype).tiny)
+    for size in range(1, _LOOK + 1):
+        y, h[:size, size - 1] = _orthogonal(rest @ vectors[size - 1], vectors[:size])
+        h[size, size - 1] = np.linalg.norm(y)
+        if h[size, size - 1] <= _SEEN * np.abs(h[:size, :size]).max():
+            break
+        vectors[size] = y / h[size, size - 1]
+    values, ritz = np.linalg.eig(h[:size, :size])
+    largest = max(float(np.abs(values).max()), float(np.abs(last).max()), tiny)
+    settled = h[size, size - 1] * np.abs(ritz[-1]) <= _SEEN * largest
+    ahead = order.key(values) > order.key(last) + _SEEN * largest
+    return bool(np.any(settled & ahead))
 
 
 def _orthogonal(
@@ -155,7 +222,7 @@ def _orthogonal(
     return y - second @ basis, first + second
 
 
-def _both(core: Float[np.ndarray, "n n"], right: Run, left: Run) -> tuple[Found, Found] | None:
+def _both(core: Matrix, right: Run, left: Run) -> tuple[Found, Found] | None:
     """Drive both runs to their end, each on a core of its own; None if either stalls.
 
     Two threads that each read all of a large matrix use the memory better than two that share its
@@ -175,7 +242,7 @@ def _both(core: Float[np.ndarray, "n n"], right: Run, left: Run) -> tuple[Found,
     return found[0], found[1]
 
 
-def _drive(run: Run, matrix: Float[np.ndarray, "n n"]) -> Found | None:
+def _drive(run: Run, matrix: Matrix) -> Found | None:
     """One run, given the products that it asks for."""
     try:
         x = next(run)
