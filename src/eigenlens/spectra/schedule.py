@@ -24,6 +24,9 @@ DENSE_BYTES = 2_000_000_000
 """What layers may take together that are solved at once for all their eigenvalues, which takes one
 core each and long."""
 
+THREADS = "eigenlens-layer"
+"""What the threads that read and solve are called."""
+
 Read = TypeVar("Read")
 Found = TypeVar("Found")
 
@@ -50,8 +53,9 @@ def in_sequence(
     """``solve(read(i))`` for i in 0 .. count - 1, in that sequence.
 
     With several workers both steps of a layer run in one of them, and no more layers are begun
-    than there are workers. With one, `solve` runs in the calling thread while the next layer is
-    read in another. An error surfaces at its own layer; nothing is begun after it.
+    than there are workers. With one, a layer is solved while the next is read. Both happen in
+    threads of their own, so that the calling one hears an interrupt at once, not when LAPACK is
+    done. An error surfaces at its own layer; nothing is begun after it.
 
     Parameters
     ----------
@@ -62,21 +66,20 @@ def in_sequence(
     workers
         How many layers may be in memory as a whole; see `workers_for`.
     """
-    if count < 2:
-        for i in range(count):
-            yield solve(read(i))
-        return
-    with ThreadPoolExecutor(workers, thread_name_prefix="eigenlens") as pool:
-        try:
-            if workers > 1:
-                # Held over all layers: to change the number while another worker computes costs
-                # far more than it gives.
-                with one_thread():
-                    yield from _solved_ahead(pool, count, lambda i: solve(read(i)), workers)
-            else:
-                yield from _read_ahead(pool, count, read, solve)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool, wait = ThreadPoolExecutor(max(workers, 2), thread_name_prefix=THREADS), True
+    try:
+        if workers > 1:
+            # Held over all layers: to change the number while another worker computes costs far
+            # more than it gives.
+            with one_thread():
+                yield from _solved_ahead(pool, count, lambda i: solve(read(i)), workers)
+        else:
+            yield from _read_ahead(pool, count, read, solve)
+    except KeyboardInterrupt:
+        wait = False
+        raise
+    finally:
+        pool.shutdown(wait=wait, cancel_futures=True)
 
 
 def _solved_ahead(
@@ -97,11 +100,10 @@ def _read_ahead(
     read: Callable[[int], Read],
     solve: Callable[[Read], Found],
 ) -> Iterator[Found]:
-    coming = pool.submit(read, 0)
+    coming = pool.submit(read, 0) if count else None
     for i in range(count):
-        present = coming.result()
-        if i + 1 < count:
-            coming = pool.submit(read, i + 1)
-        found = solve(present)
+        present = coming.result()  # type: ignore[union-attr]
+        coming = pool.submit(read, i + 1) if i + 1 < count else None
+        solved = pool.submit(solve, present)
         del present  # the next layer is in memory already
-        yield found
+        yield solved.result()

@@ -21,6 +21,7 @@ from eigenlens.measure.alignment import Targets
 from eigenlens.measure.collapse import TOKEN_METRICS
 
 _ENTRIES = 1 << 18  # numbers in one stack, 2 MB: few calls, and caches still hold most of it
+_EVEN = 0.8  # share of n^3 that the prompts of a batch have together, to be solved in one call
 _SMALL = 1e-300  # keeps 0/0 quiet where the result is set to NaN anyway
 
 
@@ -196,7 +197,7 @@ def _stack(
     same = masks.counted is masks.keep or bool((masks.counted == masks.keep).all())
     gram = None
     with np.errstate(over="ignore", invalid="ignore"):
-        if same and not precise and W.shape[2] <= W.shape[3]:
+        if same and not precise and W.shape[2] <= W.shape[3] and _even(masks.counted, W.shape):
             gram = W @ W.swapaxes(2, 3)
             norms = np.sqrt(gram.diagonal(axis1=2, axis2=3))
         else:
@@ -221,7 +222,7 @@ def _stack(
     if not same:
         norms = norms * masks.counted
         W[:, ~masks.counted] = 0.0
-    sigma_squares = _squares(W, gram, sizes, precise)
+    sigma_squares = _squares(W, gram, masks.counted, precise)
     values = _collapse(W, sums[:, :, 1], units, norms, sigma_squares, masks.counted)
     tokens = np.count_nonzero(norms, axis=2)
     for i, found in enumerate(cosines):
@@ -242,7 +243,7 @@ def _need_finite(norms: Float[np.ndarray, "s b n"]) -> None:
 def _squares(
     W: Float[np.ndarray, "s b n d"],
     gram: Float[np.ndarray, "s b n n"] | None,
-    sizes: Any,
+    counted: Bool[np.ndarray, "b n"],
     precise: bool,
 ) -> Float[np.ndarray, "s b k"]:
     """Squared singular values, ascending, in the last places; zeros before a prompt's own.
@@ -250,17 +251,44 @@ def _squares(
     Of float32 states by the smaller Gram matrix in float64, whose loss of 1.5e-8 sigma_1 is below
     the states' own rounding of 6e-8 sigma_1; float64 states get the SVD.
     """
+    sizes, k = counted.sum(axis=1), min(W.shape[2:])
     if precise:
         squares = np.square(np.linalg.svd(W, compute_uv=False)[..., ::-1])
+    elif gram is not None:
+        squares = _eigenvalues(gram)
+    elif _even(counted, W.shape):
+        squares = _eigenvalues(_gram(W))
     else:
-        if gram is None:
-            T = W.swapaxes(2, 3)
-            gram = W @ T if W.shape[2] <= W.shape[3] else T @ W
-        squares = np.maximum(np.linalg.eigvalsh(gram), 0.0)
-    k = squares.shape[-1]
+        squares = np.zeros((*W.shape[:2], k))
+        for b, size in enumerate(sizes):
+            own = np.flatnonzero(counted[b])
+            if size:
+                run = slice(own[0], own[-1] + 1)
+                found = _eigenvalues(_gram(W[:, b, run if own[-1] - own[0] < size else own]))
+                squares[:, b, k - found.shape[-1] :] = found
     if (sizes < k).any():  # a prompt of n tokens has n of them, the largest
         squares = np.where(np.arange(k)[::-1] < sizes[:, None], squares, 0.0)
     return np.asarray(squares)
+
+
+def _gram(X: Float[np.ndarray, "... n d"]) -> Float[np.ndarray, "... k k"]:
+    """The smaller one of the two."""
+    T = X.swapaxes(-1, -2)
+    return np.asarray(X @ T if X.shape[-2] <= X.shape[-1] else T @ X)
+
+
+def _eigenvalues(gram: Float[np.ndarray, "... k k"]) -> Float[np.ndarray, "... k"]:
+    return np.asarray(np.maximum(np.linalg.eigvalsh(gram), 0.0))
+
+
+def _even(counted: Bool[np.ndarray, "b n"], shape: tuple[int, ...]) -> bool:
+    """Whether the prompts' Gram matrices cost about as much together as one by one.
+
+    A short prompt in a long batch has mostly rows of zeros, which cost as much as its own.
+    """
+    n, d = shape[2:]
+    sizes = np.minimum(counted.sum(axis=1), d).astype(float)
+    return float(np.sum(sizes**3)) > _EVEN * len(sizes) * float(min(n, d)) ** 3
 
 
 def _collapse(
