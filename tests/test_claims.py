@@ -123,8 +123,16 @@ def test_a_wrong_identity_fails() -> None:
     assert verdict("power-step", given) == "fails"
 
 
-def run_of(labels: dict[str, int], reached: list[float], angle: float | None = None) -> Any:
-    basins = [SimpleNamespace(label=k, count=v) for k, v in labels.items()]
+def run_of(
+    labels: dict[str, int],
+    reached: list[float],
+    angle: float | None = None,
+    one: int | None = None,
+) -> Any:
+    basins = [
+        SimpleNamespace(label=k, count=v, together=v if one is None else one)
+        for k, v in labels.items()
+    ]
     spectrum = SimpleNamespace(gap=0.1, angle=0.3, basis=lambda: np.eye(4)[:, :1])
     observed = SimpleNamespace(angle_per_step=angle)
     return SimpleNamespace(
@@ -145,6 +153,19 @@ def test_claims_on_starts_follow_wilson() -> None:
     assert verdict("other-ends", run_of({"consensus": 16}, [1.0] * 16)) == "undecided"
     ends = {"consensus": 32, "bipartite": 20, "clusters": 12}
     assert verdict("other-ends", run_of(ends, [1.0] * 64)) == "fails"
+
+
+def test_starts_that_have_not_settled_count_for_neither_side() -> None:
+    some = {"rotation": 20, "unsettled": 44}
+    assert verdict("rotation", run_of(some, [1.0] * 64, 0.3)) == "undecided"
+    assert verdict("rotation", run_of({"rotation": 60, "unsettled": 4}, [1.0] * 64)) == "holds"
+    assert verdict("rotation", run_of({"consensus": 60, "unsettled": 4}, [1.0] * 64)) == "fails"
+    # Tokens that are one stay one, wherever they go from there.
+    apart, one = (run_of({"unsettled": 64}, [0.5] * 64, one=n) for n in (0, 64))
+    assert verdict("other-ends", apart) == "undecided"
+    assert verdict("other-ends", one) == "holds"
+    told = BY_NAME["other-ends"].judge(run_of({"consensus": 55, "unsettled": 9}, [1.0] * 64))
+    assert told.measured == "of 64 starts: consensus 55, not settled 9 (tokens are one in all)"
 
 
 def test_the_rule_by_hand() -> None:
@@ -191,7 +212,7 @@ def test_command_prints_failures_like_the_rest(tmp_path: Path) -> None:
     words += ["--figure", str(tmp_path / "r.png"), "--format", "table"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "1 measurement of 1 claims: 1 holds." in done.stdout
+    assert "1 measurement of 1 claim: 1 holds." in done.stdout
     told = json.loads(out.read_text())
     assert told["schema"] == "eigenlens.reproduce/1"
     assert told["claims"][0]["verdict"] == "holds"

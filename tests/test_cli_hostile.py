@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import eigenlens
 from eigenlens.cli.app import app
+from eigenlens.cli.boundary import boundary
+from eigenlens.cli.reproduce import _tracebacks
 from eigenlens.errors import OptionError
 
 D = 8
@@ -149,3 +153,20 @@ def test_an_interrupt_while_modules_load_is_no_traceback(monkeypatch: pytest.Mon
     with pytest.raises(SystemExit) as ended:
         eigenlens.cli.main()
     assert ended.value.code == 130
+
+
+def test_a_traceback_is_shown_and_never_acts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Messages of other libraries hold names of the model as they are."""
+
+    def broken() -> None:
+        raise ValueError(f"no {TOKENS[2]} in {TOKENS[3]}\nof two lines")
+
+    with pytest.raises(typer.Exit), boundary(debug=True):
+        broken()
+    told = capsys.readouterr().err
+    assert not set(told) & set(ACTIVE)
+    assert "ValueError: no \\x1b]0;own\\x07 in \\u202eabc" in told.splitlines()
+    assert "    broken()" in told.splitlines()
+    with _tracebacks(wanted=True):
+        logging.getLogger("eigenlens.claims").debug("no %s", TOKENS[2])
+    assert capsys.readouterr().err == "no \\x1b]0;own\\x07\n"

@@ -420,13 +420,13 @@ def test_warnings_name_layers_as_tables_do() -> None:
     base = [replace(heads(16, 2, 4, seed=i), layer=i, b_O=np.ones(16)) for i in range(6)]
     moved = [replace(x, b_O=np.full(16, 2.0)) for x in base]
     (told,) = eigenlens.compare(base, moved, k=2).warnings
-    assert told.startswith("in layers 0, 1, 2, 3 and 2 more the biases changed")
+    assert told.startswith("in layers 0-5 the biases changed")
     (told,) = eigenlens.compare(base[:1], moved[:1], k=2).warnings
     assert told.startswith("in layer 0 the biases changed")
     across = replace(base[0], kind="cross")
     only, told = eigenlens.compare([*base[:2], across], moved[:2], k=2).warnings
     assert only == "only arrays has decoder.cross.0"
-    assert told.startswith("in layers 0, 1 the biases changed")
+    assert told.startswith("in layers 0-1 the biases changed")
 
 
 def test_what_f_does_not_hold_is_said() -> None:

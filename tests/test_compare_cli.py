@@ -152,6 +152,19 @@ def test_the_sentences_say_what_happened() -> None:
         assert max(map(len, printed(result).splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    ("degrees", "said"),
+    [(3.2, "at most 3.2 degrees."), (0.04, "at most 0.04 degrees."), (1e-4, "less than 0.01")],
+)
+def test_a_small_turn_is_told_as_it_is(degrees: float, said: str) -> None:
+    """Under an angle of 0.0 in the table `at most 5 degrees` would say next to nothing."""
+    c, s = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    Q = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]])
+    base = np.diag([1.0, 0.6, 0.3])
+    text = " ".join(compare_sentences(eigenlens.compare(circuit(base), circuit(Q @ base @ Q.T))))
+    assert f"What tokens are drawn to turned by {said}" in text
+
+
 def test_names_of_a_model_stay_text(tmp_path: Path) -> None:
     folder = tmp_path / "[red]x\x1b[31m<b>"
     folder.mkdir()

@@ -154,8 +154,7 @@ def test_long_prompts_are_cut_or_refused(tiny: Any) -> None:
     batches = make_batches(session, long)
     assert [len(p) for p in batches.prompts] == [32, 3]
     assert batches.warnings == (
-        "1 of 2 prompts are longer than the model's 32 positions: only their first 32 tokens are "
-        "used",
+        "1 of 2 prompts has more tokens than the model has positions (32): the rest is not used",
     )
     assert len(list(capture(session, batches))) == 1
     with pytest.raises(OptionError, match="prompt 0 has 40 tokens, the model has 32 positions"):
@@ -186,7 +185,10 @@ def test_a_vocabulary_with_a_split_is_a_tokenizer() -> None:
     tokenizer = from_vocabulary(words, list)
     assert tokenizer.encode("CC(=O)") == [2, 4, 4, 6, 7, 5, 8, 3]
     assert tokenizer.special == {0, 2, 3}
-    assert tokenizer.unknown_share([tokenizer.encode("CCON")]) == 0.25
+    assert tokenizer.unknown_share([tokenizer.encode("CCON")]) == 0.25  # [CLS], [SEP] left out
+    five = [tokenizer.encode("CCCON")]
+    assert tokenizer.unknown_share(five) == 0.2
+    assert tokenizer.encode_all(["CCCON"]) == five  # 20 % itself is allowed
     assert tokenizer.encode_all(["CO", "CCCCCN"]) == [[2, 4, 5, 3], [2, 4, 4, 4, 4, 4, 1, 3]]
     with pytest.raises(OptionError, match=r"30 % of the tokens are unknown .*at most 20 %"):
         tokenizer.encode_all(["CCCCCCCNNN"])

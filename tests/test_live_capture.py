@@ -15,11 +15,11 @@ import torch
 from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.errors import ArchitectureError, NumericsError, OptionError
 from eigenlens.live import capture as capture_module
-from eigenlens.live.batches import make_batches, random_pixels
+from eigenlens.live.batches import first_prompts, make_batches, random_pixels
 from eigenlens.live.capture import capture
 from eigenlens.live.recorder import Recorder
 from eigenlens.live.replay import mix
-from eigenlens.live.session import Session, session_of
+from eigenlens.live.session import Session, initialised_like, session_of
 from eigenlens.live.states import Captured, scaled
 from families import BY_NAME
 
@@ -412,9 +412,102 @@ def test_f_is_checked_again_only_when_weights_change(
     assert len(asked) == 1
     with torch.no_grad():
         session.places[0].output.weight.mul_(2.0)
-    with pytest.raises(NumericsError, match="does not apply the F"):
-        list(capture(session, batches))
-    assert len(asked) == 2
+    for again in (2, 3):  # a check that failed has not been passed
+        with pytest.raises(NumericsError, match="does not apply the F"):
+            list(capture(session, batches))
+        assert len(asked) == again
+
+
+def test_other_weights_let_nothing_stand_of_what_was_learned(tiny: Any) -> None:
+    session = session_of(copy.deepcopy(tiny("llama")))
+    batches = list(make_batches(session, [[1, 2, 3], [4, 5, 6]]))
+    for weights in (True, False):
+        list(capture(session, batches, weights=weights))
+    assert len(session.memory) == 2
+    with torch.no_grad():
+        session.places[0].output.weight.mul_(2.0)
+    list(capture(session, batches))
+    assert len(session.memory) == 1
+
+
+def test_what_inference_mode_does_not_count_is_copied(tiny: Any) -> None:
+    session = session_of(copy.deepcopy(tiny("gpt2")))
+    plain = captured(session)
+    for place in session.places:
+        place.block.register_forward_hook(lambda m, a, result: a[0].copy_(result))
+    with torch.inference_mode():
+        inside = captured(session)
+    for found in (inside, captured(session), captured(session)):
+        for a, b in zip(plain, found, strict=True):
+            for x, y in zip(a.calls, b.calls, strict=True):
+                np.testing.assert_array_equal(x.before, y.before)
+                np.testing.assert_array_equal(x.block, y.block)
+
+
+def test_what_is_overwritten_late_is_copied_from_then_on(tiny: Any) -> None:
+    session = session_of(copy.deepcopy(tiny("gpt2")))
+    plain = captured(session, check=False)
+    late = [False]
+    for place in session.places:
+        place.block.register_forward_hook(
+            lambda m, a, result: a[0].copy_(result) if late[0] else None
+        )
+    captured(session, check=False)
+    late[0] = True
+    with pytest.raises(ArchitectureError, match="run it again with the same session"):
+        captured(session, check=False)
+    for a, b in zip(plain, captured(session, check=False), strict=True):
+        for x, y in zip(a.calls, b.calls, strict=True):
+            np.testing.assert_array_equal(x.before, y.before)
+
+
+class NoDouble(torch.overrides.TorchFunctionMode):
+    """Refuses float64 of what was not taken to the CPU first, as a device without it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.cpu:
+            self.taken.append(result)
+        if func is torch.Tensor.double and not any(args[0] is x for x in self.taken):
+            raise TypeError("this device has no float64")
+        return result
+
+
+def test_a_device_without_float64_can_be_read() -> None:
+    session = session_of(BY_NAME["gpt2"].build(head=False).float())
+    with NoDouble() as mode:
+        assert len(captured(session)) == 2
+    assert mode.taken, "or this test is of no use"
+
+
+def test_an_initialised_model_does_not_depend_on_the_default_device(tiny: Any) -> None:
+    session = session_of(tiny("gpt2"))
+    usual = initialised_like(session, 3).model.state_dict()
+    torch.set_default_device("meta")
+    try:
+        made = initialised_like(session, 3).model.state_dict()
+    finally:
+        torch.set_default_device(None)
+    assert usual.keys() == made.keys()
+    for name, x in made.items():
+        assert torch.equal(x, usual[name]), name
+
+
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_first_prompts_are_run_as_in_their_batch(name: str, tiny: Any) -> None:
+    session = session_of(tiny(name))
+    made = random_pixels(session, 3) if name == "vit" else make_batches(session, PROMPTS)
+    whole = next(iter(made))
+    part = first_prompts(whole, 2)
+    assert part.prompts.tolist() == whole.prompts.tolist()[:2]
+    (a,), (b,) = (list(capture(session, [x], weights=True)) for x in (whole, part))
+    for x, y in zip(a.calls, b.calls, strict=True):
+        np.testing.assert_allclose(x.block[:2], y.block, atol=1e-12)
+        assert len(y.weights) == 2
 
 
 def test_tokens_in_another_layout_are_refused() -> None:

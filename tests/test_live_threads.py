@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from eigenlens.live.threads import one_if
+from eigenlens import blas
+from eigenlens.live.modes import evaluating
+from eigenlens.live.threads import one_if, usual_threads
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,70 @@ def test_blocks_may_nest_and_fail() -> None:
             raise ZeroDivisionError
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == of_a_new_thread() == 3
+
+
+def test_blocks_may_end_in_any_order() -> None:
+    """Those of generators that are followed side by side do."""
+    for within in (False, True):
+        first, second = usual_threads(torch), usual_threads(torch)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        if not within:
+            second.__exit__(None, None, None)
+        with one_if(True, session_of()):
+            if within:
+                second.__exit__(None, None, None)
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == of_a_new_thread() == 3
+
+
+def test_a_block_that_began_within_another_may_outlive_it() -> None:
+    outer, inner = usual_threads(torch), one_if(True, session_of())
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert torch.get_num_threads() == 1, "of the block that is still open"
+    inner.__exit__(None, None, None)
+    assert torch.get_num_threads() == of_a_new_thread() == 3
+
+
+def test_a_block_that_another_thread_ends_is_ended() -> None:
+    block = usual_threads(torch)
+    block.__enter__()
+    torch.set_num_threads(1)
+    other = Thread(target=lambda: block.__exit__(None, None, None))
+    other.start()
+    other.join(30)
+    with one_if(True, session_of()):
+        pass
+    torch.set_num_threads(3)
+    with one_if(True, session_of()):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == of_a_new_thread() == 3
+
+
+def test_a_limit_that_fails_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(with_scipy: bool) -> Any:
+        raise OSError("no such library")
+
+    monkeypatch.setattr(blas, "_controller", fail)
+    monkeypatch.setattr(blas, "_held", {})
+    with pytest.raises(OSError, match="no such"), blas.one_thread():
+        pass
+    assert not blas.in_use()
+
+
+def test_an_eval_that_fails_leaves_the_modes_as_they_were() -> None:
+    class Model(torch.nn.Sequential):
+        def eval(self) -> Any:
+            self[0].eval()
+            raise RuntimeError("halfway")
+
+    model = Model(torch.nn.Dropout(), torch.nn.Dropout())
+    with pytest.raises(RuntimeError, match="halfway"), evaluating(model):
+        pass
+    assert all(module.training for module in model.modules())
 
 
 @pytest.mark.parametrize(("small", "device"), [(False, "cpu"), (True, "cuda")])

@@ -14,7 +14,6 @@ from eigenlens.errors import EigenlensError, NumericsError, OptionError, ShapeEr
 from eigenlens.measure.collapse import (
     METRICS,
     TOKEN_METRICS,
-    CollapseSums,
     collapse,
     singular_values,
 )
@@ -237,25 +236,6 @@ def test_anisotropy_is_the_loop_over_pairs() -> None:
     assert anisotropy(zero) == pytest.approx(exact, rel=1e-12)
 
 
-def test_sums_over_prompts_are_means() -> None:
-    rng = np.random.default_rng(7)
-    prompts = [rng.standard_normal((n, 5)) for n in (1, 3, 6)]
-    sums = CollapseSums()
-    for X in prompts:
-        sums.add(X)
-    sums.add(np.zeros((0, 5)))
-    found = sums.means()
-    each = [collapse(X) for X in prompts]
-    assert sums.n_prompts == 3
-    assert found["cosine"] == pytest.approx(np.mean([e["cosine"] for e in each[1:]]))
-    assert sums.left_out()["cosine"] == 1
-    for name in ("stable_rank", "rank_residual"):
-        assert found[name] == pytest.approx(np.mean([e[name] for e in each]))
-        assert sums.left_out()[name] == 0
-    assert found["anisotropy"] == pytest.approx(anisotropy(prompts))
-    assert set(CollapseSums().means().values()) == {None}
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
@@ -264,7 +244,6 @@ def test_sums_over_prompts_are_means() -> None:
         (lambda: collapse(np.array([[np.nan, 1.0]])), NumericsError, "NaN"),
         (lambda: dirichlet_energy(np.ones((3, 2)), np.ones((2, 2))), ShapeError, r"\(3, 3\)"),
         (lambda: dirichlet_energy(np.ones((2, 2)), -np.eye(2)), OptionError, "not negative"),
-        (lambda: CollapseSums().add(np.array([[np.inf]])), NumericsError, "finite"),
     ],
 )
 def test_bad_input_says_why(

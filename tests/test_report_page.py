@@ -25,6 +25,8 @@ from typer.testing import CliRunner
 import eigenlens.report.page.gather as gathering
 from eigenlens.cli.app import app
 from eigenlens.errors import MissingDependencyError, OptionError, SourceError
+from eigenlens.report.figures.style import house_style
+from eigenlens.report.figures.table import DRAWN
 from eigenlens.report.page import Report, make_report, write_report
 from eigenlens.report.page.embed import rounded, script_json
 from eigenlens.report.page.gather import Material
@@ -36,8 +38,9 @@ from eigenlens.report.panels.figure import REGIME_COLOURS, Columns
 from eigenlens.report.panels.simulations import trajectory
 from eigenlens.report.panels.sphere import States, axes_of, sphere
 from eigenlens.report.panels.table import FIGURES
+from eigenlens.report.plots.library import as_figure
 from eigenlens.report.plots.parts import layer_ticks
-from eigenlens.report.plots.table import PLOTS, plotly_figure
+from eigenlens.report.plots.table import PLOTS
 from eigenlens.samples import sample_path
 from eigenlens.spectra.analyse import spectrum
 from eigenlens.spectra.principal import REGIMES
@@ -142,10 +145,10 @@ def test_every_figure_has_words(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_plots_are_plotly_figures(made: Report, name: str) -> None:
-    figure = plotly_figure(name, results(made)[FIGURES[name].needs])
+    plot = PLOTS[name](FIGURES[name].data(results(made)[FIGURES[name].needs]))
+    figure = as_figure(plot, FIGURES[name].title)
     assert isinstance(figure, go.Figure)
     assert len(figure.data) > 0
-    plot = PLOTS[name](FIGURES[name].data(results(made)[FIGURES[name].needs]))
     for frame in plot.get("frames", []):
         assert len(frame["data"]) == len(frame["traces"])
         assert max(frame["traces"]) < len(plot["data"])
@@ -697,11 +700,47 @@ def test_the_colour_bar_names_layers() -> None:
     assert len(many["tickvals"]) <= 7
 
 
+def under(order: str, found: Any) -> Any:
+    """The columns of the complex plane of a spectrum, as if its layers were led by `order`."""
+    data = FIGURES["eigenvalues"].data(found)
+    return {**data, "order": [order] * len(data["order"])}
+
+
 def test_the_circle_is_round_beside_a_far_leader(offline: Report) -> None:
     found = offline.material.spectrum
     assert found is not None
-    layout = PLOTS["eigenvalues"](FIGURES["eigenvalues"].data(found))["layout"]
+    plot = PLOTS["eigenvalues"](under("residual", found))
+    layout = plot["layout"]
     assert layout["yaxis"]["scaleanchor"] == "x"
     across, up = layout["xaxis"]["range"], layout["yaxis"]["range"]
     assert max(x.eigenvalues[0].real for x in found.layers) > 3
     assert (up[1] - up[0]) / (across[1] - across[0]) == pytest.approx(0.6)
+    assert plot["data"][0]["name"] == "|1 + λ| = 1"
+
+
+def test_the_plane_of_a_pre_norm_model_has_the_rule_of_its_order(offline: Report) -> None:
+    """Nothing there grows by |1 + lambda|: no circle is drawn or told, and the points fill it."""
+    found = offline.material.spectrum
+    assert found is not None
+    assert {x.order for x in found.layers} == {"real"}
+    data = FIGURES["eigenvalues"].data(found)
+    plot = PLOTS["eigenvalues"](data)
+    line = plot["data"][0]
+    assert (line["name"], set(line["x"])) == ("Re λ = 0", {0.0})
+    assert "scaleanchor" not in plot["layout"]["yaxis"]
+    low, high = plot["layout"]["yaxis"]["range"]
+    assert line["y"] == [low, high]
+    size = max(map(abs, data["im"]))
+    assert high == -low == pytest.approx(1.12 * size)
+    told = FIGURES["eigenvalues"].further(data)
+    assert "right of the dashed line a direction grows" in told
+    assert "circle" not in told + FIGURES["eigenvalues"].caption + FIGURES["eigenvalues"].alt
+    assert "circle around -1" in FIGURES["eigenvalues"].further(under("residual", found))
+    assert "|1 + λ|" not in str(plot["data"][0])
+    assert "right of the dashed line" in offline.html
+    with house_style():
+        axes = DRAWN["eigenvalues"](data, "x").axes[0]
+        other = DRAWN["eigenvalues"](under("residual", found), "x").axes[0]
+    assert not axes.patches
+    assert len(other.patches) == 1
+    assert "Re λ = 0" in [t.get_text() for t in axes.get_legend().get_texts()]

@@ -29,6 +29,7 @@ GPT2 = "sample:gpt2-tiny"
 LIVE = {
     "inspect --verify": ("inspect", GPT2, "--verify"),
     "trace": ("trace", GPT2, *TEXTS, "--layers", "1", "--ladder", "--directions", "200"),
+    "trace --dry-run": ("trace", GPT2, *TEXTS, "--dry-run"),
     "trace --no-nulls": ("trace", GPT2, *TEXTS, "--layers", "1", "--no-nulls", "--mode", "free"),
     "simulate": ("simulate", "sample:albert-tiny", "--steps", "20", "--starts", "2"),
     "simulate, a stack": ("simulate", GPT2, "--steps", "8", "--norm", "real"),

@@ -21,12 +21,14 @@ from eigenlens.circuit.plans import Skipped
 from eigenlens.claims.table import power_step
 from eigenlens.cli import main as command
 from eigenlens.cli.app import app
-from eigenlens.comparing.layers import _lonely
+from eigenlens.comparing.layers import Key, _lonely
 from eigenlens.dynamics.outcome import Tolerance
 from eigenlens.dynamics.simulate import simulate_matrices
 from eigenlens.errors import OptionError
 from eigenlens.live.batches import make_batches
 from eigenlens.live.session import session_of
+from eigenlens.report.forms_tables import _left_sentence
+from eigenlens.report.model_words import FULL, SHORT, sizes_text
 from eigenlens.report.names import left_out_texts
 from eigenlens.report.page.gather import Options
 from eigenlens.report.page.record import _command
@@ -34,12 +36,12 @@ from eigenlens.report.page.sections import SECTIONS
 from eigenlens.report.panels.traces import MEASURES, alignment
 from eigenlens.report.simulate_tables import _none
 from eigenlens.report.steer_words import window_text
-from eigenlens.report.tables import _sizes, short_sizes
 from eigenlens.report.trace_words import _beyond_rotated
 from eigenlens.shown import short
 from eigenlens.steering.measures import Cosines, Measure
 from eigenlens.steering.opening import place_of
 from eigenlens.steering.stage import find_stage
+from eigenlens.steering.texts import read_sets
 from eigenlens.steering.token_directions import token_ids
 from eigenlens.surveys.rows import skipped_row
 
@@ -82,7 +84,7 @@ def swept(kl: float, *, label: str, says: tuple[str, ...]) -> str:
         options={"max_kl": 0.5},
         window=None,
         edit=SimpleNamespace(strength=1.0),
-        direction=SimpleNamespace(label=label),
+        direction=SimpleNamespace(label=label, targets=(1, 2)),
         says=says,
     )
     return window_text(cast(Any, result), points)
@@ -135,13 +137,22 @@ def test_what_is_left_out_knows_its_kind() -> None:
 
 
 def test_a_reason_is_that_of_the_layer_it_was_given_for() -> None:
-    lost = (Skipped("decoder", 0, "its cross part", "cross"), Skipped("vision", -1, "a tower"))
+    lost = (
+        Skipped("decoder", 0, "its cross part", "cross"),
+        Skipped("text", -1, "all cross parts", "cross"),
+        Skipped("vision", -1, "a tower", None),
+    )
     other = Checkpoint("m", {}, skipped=lost)
     reasons = [
-        _lonely((stack, kind, 0), other)["reason"]
-        for stack, kind in (("decoder", "cross"), ("decoder", "self"), ("vision", "self"))
+        _lonely(Key(stack, kind, 0), other)["reason"]
+        for stack, kind in (
+            *(("decoder", "cross"), ("decoder", "self")),
+            *(("text", "cross"), ("text", "self")),
+            *(("vision", "self"), ("vision", "cross")),
+        )
     ]
-    assert reasons == ["its cross part", "the other one has no such layer", "a tower"]
+    no = "the other one has no such layer"
+    assert reasons == ["its cross part", no, "all cross parts", no, "a tower", "a tower"]
 
 
 def test_two_sides_are_no_interval() -> None:
@@ -169,7 +180,7 @@ def test_the_tolerance_that_is_told_is_the_one_that_was_used(angle: float) -> No
     F = 0.3 * np.eye(3) + np.diag([0.02, 0.0, 0.0])
     found = simulate_matrices(F, n_tokens=4, steps=6, tolerance=Tolerance(angle=angle))
     assert found.options["angle_tolerance"] == angle
-    assert found.outcome.label == "none"
+    assert found.outcome.label == "unsettled"
     assert f"they count as one within {angle:g} rad" in _none(found, "")
 
 
@@ -193,13 +204,14 @@ def test_the_command_of_a_page_has_all_that_was_asked_for() -> None:
         trust_remote_code=True,
         architecture="private/r.toml",
     )
-    command = _command(SECTIONS, asked, {"source": "m"})
+    command = _command(SECTIONS, asked, {"source": "m"}, "x.html")
     for part in (
         *("--text mine", "--text 'yours too'", "--device cuda", "--trust-remote-code"),
         "--architecture r.toml",
     ):
         assert part in command
-    assert _command(SECTIONS, Options(), {"source": "m"}) == "eigenlens report m --out report.html"
+    usual = _command(SECTIONS, Options(), {"source": "m"}, "x.html")
+    assert usual == "eigenlens report m --out x.html"
 
 
 # -- numbers of one ------------------------------------------------------------------------------
@@ -208,12 +220,36 @@ def test_the_command_of_a_page_has_all_that_was_asked_for() -> None:
 def test_one_head_and_one_layer_are_no_plural() -> None:
     rng = np.random.default_rng(0)
     one = OVCircuit(rng.normal(size=(4, 8)), rng.normal(size=(8, 4)), 1, 1, 4, placement="pre")
-    assert "1 head of 4" in _sizes(eigenlens.spectrum([one]).model)
-    assert short_sizes({"d_model": 8, "n_heads": 1, "placement": None}) == "d 8, 1 head"
-    assert short_sizes({"d_model": 8, "n_heads": 2, "placement": None}) == "d 8, 2 heads"
+    assert "1 head of 4" in sizes_text(eigenlens.spectrum([one]).model, *FULL)
+    assert sizes_text({"d_model": 8, "n_heads": 1, "placement": None}, *SHORT) == "d 8, 1 head"
+    assert sizes_text({"d_model": 8, "n_heads": 2, "placement": None}, *SHORT) == "d 8, 2 heads"
     row = SimpleNamespace(error_one=1e-7, error_four=1e-7, error_heads=None, ok=True)
     judged = power_step(cast(Any, SimpleNamespace(identity=[row], identity_tolerance=1e-4)))
     assert "over 1 layer (" in judged.measured
+
+
+@pytest.mark.parametrize(
+    ("shared", "told"),
+    [
+        (1, "1 prompt that is calibrated on is not evaluated on"),
+        (2, "2 prompts that are calibrated on are not evaluated on"),
+    ],
+)
+def test_prompts_of_both_sets_are_counted(shared: int, told: str, tiny: Any) -> None:
+    a, b = [[3, 4], [5, 6], [7, 8]], [[9, 10], [11, 12]]
+    session = session_of(tiny("gpt2"))
+    assert read_sets(session, a, [*a[:shared], *b]).warnings == (told,)
+    assert read_sets(session, a, b).warnings == ()
+
+
+def test_files_and_edits_of_a_form_are_counted() -> None:
+    edit = {"stack": "decoder", "layer": 0, "site": "attention", "label": "x", "tensor": "t"}
+    undone = SimpleNamespace(
+        edit={**edit, "sha256_before": "0" * 64}, folder=Path("m"), remaining=1, notes=()
+    )
+    for n, told in ((1, "1 older edit is left"), (2, "2 older edits are left")):
+        undone.remaining = n
+        assert _left_sentence(cast(Any, undone)).startswith(told)
 
 
 # -- refusals ------------------------------------------------------------------------------------

@@ -73,10 +73,12 @@ def test_json_csv_and_file(tmp_path: Path) -> None:
 
 
 def test_basins_of_many_starts() -> None:
-    text = run(RXN, "--starts", "4", "--length", "6", "--random-states", "--steps", "60").stdout
+    text = run(RXN, "--starts", "4", "--length", "6", "--random-states", "--steps", "100").stdout
     assert max(map(len, text.splitlines())) <= 100
     assert re.search(r"rotation +4 +1\.000 +0\.510 to 1\.000", text)
-    assert "In 4 of 4 starts all tokens became one direction" in " ".join(text.split())
+    flat = " ".join(text.split())
+    assert "In 4 of 4 starts all tokens became one direction" in flat
+    assert "share, interval: of all 4 starts" in flat
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,9 @@ def test_the_stream_and_the_normalised_map_disagree_where_theory_says() -> None:
     normalised = simulate_matrices(F, n_tokens=1, steps=300).outcome
     stream = simulate_matrices(F, n_tokens=1, steps=3000, form="stream").outcome
     assert normalised.label == "flip"
-    assert stream.label == "consensus"
     assert stream.predicted is not None
+    assert (stream.label, stream.predicted.label) == ("unsettled", "consensus")  # 4 degrees off
+    assert stream.distance < 0.08
     assert stream.observed.exponent == pytest.approx(-0.4, abs=0.03)
     assert stream.predicted.exponent == pytest.approx(-0.4)
 

@@ -75,7 +75,7 @@ def test_a_real_leader_ends_in_consensus_that_is_stable() -> None:
     assert found.stability is not None
     assert found.stability[0] == pytest.approx(out.predicted.alignment_rate, abs=1e-4)
     early = eigenlens.simulate("sample:albert-tiny", steps=100)
-    assert not early.outcome.settled
+    assert (early.outcome.label, early.outcome.settled) == ("unsettled", False)
     assert early.warnings == ("not settled after 100 steps",)
 
 
@@ -113,7 +113,7 @@ def test_random_starts_of_a_trained_layer_all_turn() -> None:
 
 
 def test_smiles_are_split_for_the_chemistry_model() -> None:
-    found = eigenlens.simulate("sample:albert-rxn", texts=["CCO>>CC=O"], steps=40)
+    found = eigenlens.simulate("sample:albert-rxn", texts=["CCO>>CC=O"], steps=120)
     assert found.options["n_tokens"] == 10  # 8 tokens between begin and end
     assert found.outcome.label == "rotation"
 

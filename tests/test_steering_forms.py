@@ -6,6 +6,7 @@ agrees to rounding.
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 import torch
 
 import eigenlens.steering.checkpoint as checkpoint_module
+from eigenlens.errors import OptionError
 from eigenlens.live.load import load_model
 from eigenlens.samples import sample_path
 from eigenlens.steering.checkpoint import write_checkpoint
+from eigenlens.steering.forms import FORMS, Destination
 from eigenlens.steering.lora import write_lora
 from families import BY_NAME
 from steering_models import (
@@ -195,3 +198,29 @@ def test_an_adapter_that_is_turned_is_seen(tmp_path: Path) -> None:
     wrong = logits(adapted(load_model(str(source), head=True), tmp_path / "lora"))
     assert not torch.allclose(wrong, preview, atol=1e-2)
     assert '"fan_in_fan_out": true' in config.read_text()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_place_below_a_closed_folder_is_refused(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in it cannot even be looked for."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    real, access = os.stat, os.access
+
+    def stat(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path).startswith(f"{closed}{os.sep}"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **options)
+
+    def allowed(path: Any, *args: Any, **options: Any) -> bool:
+        return not str(path).startswith(str(closed)) and access(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "access", allowed)
+    name = "x.safetensors" if form == "delta" else "x"
+    checkpoint = opened(stored_model(tmp_path / "source", "gpt2"))
+    for place in (closed / name, closed / "inner" / name):
+        with pytest.raises(OptionError, match="closed"):
+            Destination(place, form).check(checkpoint)

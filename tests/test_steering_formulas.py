@@ -21,9 +21,9 @@ from eigenlens.steering.probes import (
 )
 from eigenlens.steering.rank_one import (
     cosines_after,
+    first_crossing,
     secular,
     strength_for_cosine,
-    strength_for_mean_cosine,
     top_pair,
 )
 
@@ -177,16 +177,21 @@ def test_strength_for_a_cosine_is_exact_token_by_token(cosine: float) -> None:
     assert np.isfinite(need).any()
 
 
-def test_strength_for_a_mean_cosine() -> None:
+def test_the_first_strength_of_a_mean_cosine() -> None:
     draw = np.random.default_rng(0)
     u, Y, a = unit(1), draw.standard_normal((50, 12)), np.abs(draw.normal(1, 0.3, 50))
-    alpha = strength_for_mean_cosine(a, Y, u, 0.95)
+
+    def mean(strength: float) -> float:
+        return float(cosines_after(strength, a, Y, u).mean())
+
+    alpha = first_crossing(mean, 3.0, 0.95)
     assert alpha is not None
-    assert cosines_after(alpha, a, Y, u).mean() == pytest.approx(0.95, abs=1e-9)
+    assert mean(alpha) == pytest.approx(0.95, abs=1e-9)
+    assert mean(0.99 * alpha) < 0.95
     a[::2] *= -1  # half the tokens go the other way: no strength will do
-    assert strength_for_mean_cosine(a, Y, u, 0.95) is None
-    assert strength_for_mean_cosine(a, Y, u, -0.9) == 0.0
+    assert first_crossing(mean, 3.0, 0.95) is None
+    assert first_crossing(mean, 3.0, -0.9) == 0.0
     with pytest.raises(OptionError, match="target cosine"):
-        strength_for_mean_cosine(a, Y, u, 1.0)
+        first_crossing(mean, 3.0, 1.0)
     with pytest.raises(OptionError, match="target cosine"):
         strength_for_cosine(a, Y, u, 1.0)

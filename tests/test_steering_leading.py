@@ -14,7 +14,7 @@ from eigenlens.circuit.circuit import OVCircuit, Placement
 from eigenlens.report.words import complex_text
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.eigenpair import leader_with, spectrum_change
-from eigenlens.steering.leading import _full, first_strength, spectrum_warnings
+from eigenlens.steering.leading import _lowered, first_strength, spectrum_warnings
 from eigenlens.steering.rank_one import at_value, top_pair
 from eigenlens.steering.result import Steering
 
@@ -153,22 +153,6 @@ def test_a_pair_below_the_layers_own_leader_is_told_as_that() -> None:
     assert number_after("its new eigenvalue", text) < leader
 
 
-def test_an_eigenvalue_in_a_warning_is_written_as_in_a_spectrum() -> None:
-    for value in (
-        0,
-        76.385,
-        -0.0123456,
-        1.5e-4,
-        1.5e-5,
-        9999.4,
-        2e4,
-        0.6 + 0.02j,
-        -0.05 + 0.01j,
-        3e-7,
-    ):
-        assert _full(complex(value)) == complex_text(complex(value))
-
-
 def test_a_placed_eigenvalue_leads_above_the_others() -> None:
     result = steered(0.5, "placement")
     (text,) = result.warnings
@@ -187,3 +171,18 @@ def test_at_value_undoes_the_secular_equation() -> None:
     strength, vector = at_value(F, u, q, pair.value.real)
     assert strength == pytest.approx(alpha, rel=1e-10)
     assert abs(vector @ pair.vector) == pytest.approx(np.linalg.norm(vector), rel=1e-12)
+
+
+@pytest.mark.parametrize("first", [1e-5, 0.3, 900.0])
+def test_the_solver_is_asked_a_bounded_number_of_times(first: float) -> None:
+    """And what is found by then does all the same."""
+    asked: list[float] = []
+
+    def leads(strength: float) -> bool:
+        asked.append(strength)
+        return strength >= first
+
+    found = _lowered(1e4, 1e-6, leads)
+    assert found >= first
+    assert len(asked) <= 24
+    assert found == min(s for s in asked if s >= first)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from eigenlens.steering.options import SteerOptions, token_list, two_texts
 from eigenlens.steering.strength import (
     CLOSE,
     curve,
+    for_cosine,
     kl_of,
     match_kl,
     search,
@@ -111,6 +113,49 @@ def test_the_useful_window() -> None:
     free = useful_window([made(1, 0.1), made(2, 0.4), made(3, 2.0)], made(0, 0), 0.5, down=False)
     assert free is not None
     assert (free.low, free.high) == (1, 2)
+
+
+@pytest.mark.parametrize("wanted", [0.2, 0.9])
+def test_a_cosine_that_the_weakest_placement_passes_is_refused(wanted: float) -> None:
+    """At strength 0 placement writes -F u: more than some targets, and no strength is less."""
+    d = 6
+    u, F = np.eye(d)[0], np.diag(np.r_[-4.0, np.zeros(d - 1)])
+    rng = np.random.default_rng(3)
+    states = rng.standard_normal((20, d)) * 2
+    stage = SimpleNamespace(
+        saturates=False,
+        calls=1,
+        last=False,
+        post=False,
+        scale=1.0,
+        site="attention",
+        place=SimpleNamespace(norm_out=None),
+    )
+    study = cast(
+        Any,
+        SimpleNamespace(
+            stage=stage,
+            first=np.zeros(20, dtype=bool),
+            readings=lambda w: np.ones(20),
+            sums=states,
+            image=u,
+        ),
+    )
+
+    def mean(alpha: float) -> float:
+        after = states + (alpha * u - F @ u)
+        return float(np.mean(after @ u / np.linalg.norm(after, axis=1)))
+
+    assert float(np.mean(states @ u / np.linalg.norm(states, axis=1))) < 0.2 < mean(0.0) < 0.9
+
+    def written(alpha: float) -> Any:
+        return alpha * u - F @ u
+
+    if wanted < mean(0.0):
+        with pytest.raises(OptionError, match="weakest edit gives a mean cosine of 0"):
+            for_cosine(study, np.ones(1), written, wanted)
+    else:
+        assert mean(for_cosine(study, np.ones(1), written, wanted)) == pytest.approx(wanted)
 
 
 # -- on models -----------------------------------------------------------------------------------

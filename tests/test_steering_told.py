@@ -181,9 +181,16 @@ def test_an_untied_folder_comes_back_with_its_card(tmp_path: Path) -> None:
         ("README.md", b"---\nlicense: mit\n---\n# A model\n"),
         ("README.md", b"---\r\nlicense: mit\r\n---\r\n# A model\r\n"),
         ("README.md", b"# A model --- \n---\n"),
+        ("README.md", b"---\ntitle: x\n----- a\n---b: c\nlicense: mit\n---\n# A model\n"),
+        ("README.md", b"---  \nlicense: mit\n--- \r\n# A model\n"),
+        ("README.md", b"---\n---\n# A model\n"),
+        ("README.md", b"\xef\xbb\xbf---\nlicense: mit\n---\n# A model\n"),
+        ("README.md", b"\xef\xbb\xbf# A model\n"),
+        ("README.md", b"----- a\n# A model\n"),
         ("README.md", b""),
         ("card.json", b'{"loss": 2.5}'),
         ("card.json", b' {\n "a": {"b": 1}\n}\n'),
+        ("card.json", b'\xef\xbb\xbf{"loss": 2.5}'),
     ],
 )
 def test_a_note_goes_in_and_comes_out(name: str, data: bytes) -> None:
@@ -194,14 +201,24 @@ def test_a_note_goes_in_and_comes_out(name: str, data: bytes) -> None:
     assert noted(name, made) is None, "one note is enough"
     if name == "card.json":
         assert json.loads(made) == {"edited": json.loads(made)["edited"], **json.loads(data)}
-    elif data.startswith(b"---"):
+    elif data.startswith((b"---\n", b"---\r", b"--- ", b"\xef\xbb\xbf")):
         head = data[: data.index(b"# A model")]
         assert made.startswith(head + b"> **Edited")
 
 
 @pytest.mark.parametrize(
     ("name", "data"),
-    [("card.json", b"{}"), ("card.json", b"[1"), ("README.md", b"---\nopen"), ("x.md", b"a")],
+    [
+        ("card.json", b"{}"),
+        ("card.json", b"[1"),
+        ("card.json", '{"loss": 2.5}'.encode("utf-16")),
+        ("card.json", '{"loss": 2.5}'.encode("utf-16-le")),
+        ("README.md", b"---\nopen"),
+        ("README.md", b"---\nopen\n----\n"),
+        ("README.md", b"\xef\xbb\xbf---\nopen\n"),
+        ("README.md", b"---\nclosed: at the end\n---"),
+        ("x.md", b"a"),
+    ],
 )
 def test_what_takes_no_note(name: str, data: bytes) -> None:
     assert noted(name, data) is None

@@ -246,7 +246,7 @@ def test_one_thing_is_not_told_as_many(tmp_path: Path) -> None:
     assert "f.parquet: a parquet file that no survey wrote; it is passed over here" in foreign
     assert foreign.endswith("take it in: delete it")
     assert "\x1b" not in others
-    assert "the rows of a checkpoint are" in others
+    assert "the rows of 1 checkpoint are" in others
     assert ": survey it again" in others
     (there / "g.parquet").mkdir()
     many = summary(tmp_path).warnings[0]

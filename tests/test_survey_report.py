@@ -93,6 +93,20 @@ def test_one_sign_stands_for_nothing() -> None:
     assert "(flip), - for none" in " ".join(printed(made(none, entry("b"))).split())
 
 
+@pytest.mark.parametrize("word", ["sumary", "summarry", "Summary"])
+def test_a_misspelt_command_is_answered_by_the_one_that_is_meant(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, ["survey", word, "DIR"])
+    assert told.exit_code == 2
+    flat = " ".join(told.stderr.replace("\u2502", " ").split())
+    assert f"no such command '{word}'; did you mean 'summary'?" in flat
+    (tmp_path / word).write_text("org/a\n")  # which is a LIST then
+    told = CliRunner().invoke(app, ["survey", word, "DIR"])
+    assert "a second LIST was given, 'DIR'" in " ".join(told.stderr.replace("\u2502", " ").split())
+
+
 def test_a_pattern_that_the_shell_has_expanded_is_told_to_be_quoted(tmp_path: Path) -> None:
     words = ["survey", "small/a", "small/b", "small/c", "--out", str(tmp_path / "s")]
     done = CliRunner().invoke(app, words)
@@ -112,7 +126,8 @@ def test_names_are_inert_in_the_table() -> None:
 
 def test_sentences_tell_the_extremes() -> None:
     found = survey_sentences(made(*run_of("org/b", 100, 700, 300)))
-    assert found[0].startswith("Most layers are real dominant (75 % in the average checkpoint)")
+    most = "Most layers of the average checkpoint are real dominant (75 %): one direction leads"
+    assert found[0].startswith(most)
     assert "clearest in org/b@step700" in found[1]
     assert "weakest in org/b@step100" in found[1]
     assert survey_sentences(made()) == ["The list names no checkpoint."]

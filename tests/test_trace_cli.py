@@ -147,7 +147,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     assert "at least 1" in refused(GPT2, "--bootstrap", "0")
     assert invoke(GPT2, "--radius", "big", code=2).stdout == ""
     cut = invoke(GPT2, "--prompts", long, "--no-nulls")
-    assert "only their first 128 tokens are used" in cut.stderr
+    assert "has more tokens than the model has positions (128): the rest is not used" in cut.stderr
 
 
 def test_no_tokenizer(saved: Any) -> None:

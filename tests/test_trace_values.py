@@ -13,12 +13,8 @@ from eigenlens.live.capture import capture
 from eigenlens.live.replay import free_run, mix
 from eigenlens.live.session import Session, session_of
 from eigenlens.measure.alignment import Targets
-from eigenlens.measure.collapse import (
-    TOKEN_METRICS,
-    CollapseSums,
-    collapse,
-)
-from eigenlens.measure.pairs import dirichlet_energy
+from eigenlens.measure.collapse import TOKEN_METRICS, collapse
+from eigenlens.measure.pairs import anisotropy, dirichlet_energy
 from eigenlens.tracing import depths
 from eigenlens.tracing.collapse import CollapseMeans
 from eigenlens.tracing.depths import Masks, Pile
@@ -326,12 +322,16 @@ def test_collapse_of_many_prompts_is_that_of_each() -> None:
     X[:5] = X[0]  # a collapsed prompt
     X[8] = 0.0  # a zero token
     owners = np.repeat([4, 0, 2, 3, 9, 1], lengths)
-    many, single = CollapseMeans(), CollapseSums()
+    many, single = CollapseMeans(), []
     many.add(X[:18], owners[:18])
     many.add(X[18:], owners[18:])
     for part in np.split(X, np.cumsum(lengths)[:-1]):
-        single.add(part)
-    found, expected = many.means(), single.means()
+        single.append(collapse(part))
+    found = many.means()
+    expected = {
+        name: np.mean([x[name] for x in single if np.isfinite(x[name])]) for name in single[0]
+    }
+    expected["anisotropy"] = anisotropy(np.split(X, np.cumsum(lengths)[:-1]))
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-6), name

@@ -44,10 +44,10 @@ def one_thread() -> Iterator[None]:
     """
     global _inside
     with _lock:
-        _inside += 1
         loaded = "scipy.linalg" in sys.modules
         if loaded not in _held:
             _held[loaded] = _controller(loaded).limit(limits=1, user_api="blas")
+        _inside += 1
     try:
         yield
     finally:

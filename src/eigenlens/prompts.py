@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,6 @@ import numpy as np
 
 from eigenlens.errors import FormatError, OptionError, nearest
 from eigenlens.inert import inert
-
-UNKNOWN_LIMIT = 0.2
-"""Largest share of unknown tokens that prompts may have before they are refused."""
 
 _SIZE_LIMIT = 256 * 1024 * 1024
 
@@ -288,62 +285,6 @@ def read_token_ids(path: str | Path, vocab_size: int | None = None) -> list[list
     if not out:
         raise FormatError(f"{_place(path)}: holds no token ids; write one JSON list a line")
     return out
-
-
-def unknown_share(
-    prompts: Sequence[Sequence[int]], unknown_id: int | None, special_ids: Collection[int] = ()
-) -> tuple[int, int]:
-    """How many tokens are unknown, and how many there are, special tokens left out of both."""
-    skip = frozenset(special_ids) - {unknown_id}
-    tokens = [ident for prompt in prompts for ident in prompt if ident not in skip]
-    return sum(ident == unknown_id for ident in tokens), len(tokens)
-
-
-def check_unknown(
-    prompts: Sequence[Sequence[int]],
-    unknown_id: int | None,
-    special_ids: Collection[int] = (),
-    *,
-    model: str = "this model",
-    limit: float = UNKNOWN_LIMIT,
-) -> float:
-    """Share of unknown tokens in tokenised prompts; refuse prompts the tokenizer cannot read.
-
-    A tokenizer may load without complaint and turn every prompt into the unknown token: measures
-    of such tokens describe nothing.
-
-    Parameters
-    ----------
-    prompts
-        Token ids of each prompt.
-    unknown_id
-        Id of the unknown token; None for a vocabulary without one.
-    special_ids
-        Ids that are not counted ([CLS], [SEP], padding). The unknown token may be among them.
-    model
-        What to call the model in the message.
-    limit
-        Largest share allowed.
-
-    Raises
-    ------
-    OptionError
-        More unknown tokens than that, or no tokens at all.
-    """
-    unknown, total = unknown_share(prompts, unknown_id, special_ids)
-    if not total:
-        raise OptionError(
-            f"the prompts have no tokens for {inert(model)} but special ones; give prompts with "
-            "text, or token ids with --token-ids"
-        )
-    share = unknown / total
-    if share > limit:
-        raise OptionError(
-            f"{unknown} of {total} tokens ({share:.0%}) are unknown to the tokenizer of "
-            f"{inert(model)}, {limit:.0%} are allowed; give prompts in its own language with "
-            "--prompts, or token ids with --token-ids"
-        )
-    return share
 
 
 def random_token_ids(

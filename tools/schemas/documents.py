@@ -20,7 +20,7 @@ from schemas.surveys import (
     UNDO,
     VECTORS,
 )
-from schemas.traces import COLLAPSE, TRACE, TRACE_LAYER, TRACE_STACK
+from schemas.traces import COLLAPSE, TRACE, TRACE_ESTIMATE, TRACE_LAYER, TRACE_STACK
 from schemas.words import Schema
 
 PARTS: Mapping[str, Schema] = {
@@ -51,6 +51,11 @@ DOCUMENTS: Mapping[str, tuple[str, str, Schema]] = {
     "estimate": ("`spectrum --dry-run`", "bytes, memory and time of a spectrum run", ESTIMATE),
     "inspect": ("`inspect`", "which tensors make each layer's F", INSPECT),
     "trace": ("`trace`", "alignment of real tokens with each layer's leader", TRACE),
+    "trace-estimate": (
+        "`trace --dry-run`",
+        "prompts, tokens, memory and time of a trace",
+        TRACE_ESTIMATE,
+    ),
     "simulate": ("`simulate`", "where a deep stack ends, and what was foretold", SIMULATE),
     "compare": ("`compare`", "what of F differs between two checkpoints", COMPARE),
     "steer": ("`steer`", "an edit, and what it does to spectrum, tokens and text", STEER),

@@ -31,6 +31,7 @@ RATES: dict[str, Schema] = {
     "exponent": FLOAT,
     "angle_per_step": FLOAT,
 }
+FORETOLD = [name for name in outcome.LABELS if name != outcome.UNSETTLED]
 STEP_WORDS = {
     "step": "Layer steps done; 0 is the start.",
     "layer": "The layer of this step; null at the start.",
@@ -93,6 +94,7 @@ SIMULATE = closed(
                 "groups": many(COUNT),
                 "step_reached": FLOAT,
                 "settled": BOOL,
+                "steps_to_settle": FLOAT,
                 "target": TARGET,
                 "reached": MAYBE_STR,
                 "distance": FLOAT,
@@ -101,14 +103,14 @@ SIMULATE = closed(
                 "observed": closed(RATES, predict.Prediction),
                 "predicted": maybe(
                     closed(
-                        {"label": one_of(outcome.LABELS), **RATES, "stable": BOOL},
+                        {"label": one_of(FORETOLD), **RATES, "stable": BOOL},
                         predict.Prediction,
                     )
                 ),
             },
             dynamics.Summary,
             words={
-                "label": "The most frequent outcome over the starts.",
+                "label": "The most frequent outcome over the starts; unsettled: none yet.",
                 "observed": "The predicted quantities as fitted to what was seen.",
                 "predicted": "What the spectrum foretells; null where it foretells nothing.",
             },
@@ -120,12 +122,15 @@ SIMULATE = closed(
                     "count": COUNT,
                     "share": SHARE,
                     "interval": INTERVAL,
+                    "together": COUNT,
                 },
                 words={
-                    "label": "The outcome.",
+                    "label": "The outcome, or unsettled.",
                     "count": "Starts that ended so.",
-                    "share": "Their share.",
-                    "interval": "Wilson's 95 % interval of the share.",
+                    "share": "Their share of all starts, settled or not.",
+                    "interval": "Wilson's 95 % interval; its upper end is for all unsettled "
+                    "starts ending so.",
+                    "together": "Of these starts, those whose tokens had become one direction.",
                 },
             )
         ),

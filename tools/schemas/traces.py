@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eigenlens.tracing import ladder, nulls
+from eigenlens.tracing import estimate, ladder, nulls
 from eigenlens.tracing import options as tracing_options
 from eigenlens.tracing import result as tracing
 from schemas.common import (
@@ -233,5 +233,30 @@ TRACE = closed(
     words={
         "model": "The model; sizes are those of its first stack.",
         "verdict": "How many layers tilt.",
+    },
+)
+TRACE_ESTIMATE = closed(
+    {
+        **head("trace-estimate", model=ref("model"), options=TRACE_OPTIONS),
+        "n_prompts": COUNT,
+        "n_tokens": COUNT,
+        "n_batches": COUNT,
+        "longest": COUNT,
+        "n_layers": COUNT,
+        "measured_prompts": COUNT,
+        "measured_layers": COUNT,
+        "measured_seconds": NUM,
+        "memory_bytes": maybe(COUNT),
+        "seconds": NUM,
+    },
+    estimate.TraceEstimate,
+    words={
+        "n_prompts": "Prompts.",
+        "n_tokens": "Their tokens; 0 for images.",
+        "n_batches": "Batches.",
+        "longest": "Tokens of the longest prompt.",
+        "measured_prompts": "Prompts of the batch that was measured.",
+        "measured_layers": "Layers that were measured; the others are reckoned from them.",
+        "measured_seconds": "How long that took.",
     },
 )

@@ -22,6 +22,7 @@ from eigenlens.circuit.rows import Architecture
 from eigenlens.circuit.rules import read_rules
 from eigenlens.errors import FormatError, OptionError, SourceError
 from eigenlens.inert import inert
+from eigenlens.shown.names import full_name
 from eigenlens.tensors.source import Source, resolve
 from eigenlens.tensors.store import ArrayStore, TensorStore
 
@@ -52,8 +53,7 @@ class Circuits(_CircuitSequence):
     @property
     def names(self) -> list[str]:
         """`decoder.3`, or `decoder.cross.3` for cross attention; nothing is read."""
-        cross = {"self": "", "cross": "cross."}
-        return [f"{item.stack}.{cross[item.kind]}{item.layer}" for item in self._items]
+        return [full_name(item.stack, item.kind, item.layer) for item in self._items]
 
     def __repr__(self) -> str:
         """Which circuits, in one line; nothing is read."""

@@ -100,12 +100,16 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A layer without a circuit, and why; `layer` is -1 where that holds for a whole stack."""
+    """A layer without a circuit, and why.
+
+    `layer` is -1 where that holds for all layers of the stack and kind; `kind` is None where it
+    holds for a tower as a whole, whatever attention it has.
+    """
 
     stack: str
     layer: int
     reason: str
-    kind: Kind = "self"
+    kind: Kind | None = "self"
 
 
 @dataclass(frozen=True)

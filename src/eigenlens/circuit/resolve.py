@@ -89,14 +89,14 @@ def plan_model(
         name = part.stack.name
         reason = decide(part.stack.refused, part.config)
         if reason is not None:
-            skipped.append(Skipped(name, -1, reason))
+            skipped.append(Skipped(name, -1, reason, part.stack.kind))
             continue
         try:
             find_naming(part.model_type, part.stack, names)
         except StackAbsentError as error:
             absent.append(error)
-            kind = "" if part.stack.kind == "self" else f"{part.stack.kind} attention: "
-            skipped.append(Skipped(name, -1, f"{kind}none of its tensors is in these files"))
+            reason = "none of its tensors is in these files"
+            skipped.append(Skipped(name, -1, reason, part.stack.kind))
             continue
         geometry = find_geometry(part.architecture, part.stack, part.config)
         plan = plan_stack(part.model_type, part.stack, geometry, part.config, store)
@@ -157,7 +157,7 @@ def _tower(tower: Tower, section: Config) -> tuple[list[_Part], list[Skipped]]:
     try:
         model_type, row = find_architecture({"model_type": name})
     except ArchitectureError as error:
-        return [], [Skipped(tower.name, -1, str(error))]
+        return [], [Skipped(tower.name, -1, str(error), None)]
     parts, skipped = _parts(model_type, row, section, readout=True)
     single = len({part.stack.name for part in parts}) == 1
     renamed = [

@@ -9,9 +9,12 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.claims.evidence import STEERED, Evidence
-from eigenlens.claims.verdicts import Finding, most_layers, most_starts, side
+from eigenlens.claims.verdicts import Finding, most_layers, most_starts, side, starts_between
+from eigenlens.dynamics.outcome import UNSETTLED
+from eigenlens.dynamics.result import Share
 from eigenlens.errors import UnreachableError
-from eigenlens.measure.significance import holm, wilson
+from eigenlens.measure.significance import holm
+from eigenlens.shown.words import count_text
 from eigenlens.tracing.result import LayerTrace
 
 ALIGNED = 0.99
@@ -79,7 +82,7 @@ def power_step(e: Evidence) -> Finding:
     worst = max(max(r.error_one or 0.0, r.error_four, r.error_heads or 0.0) for r in rows)
     return Finding(
         "holds" if all(r.ok for r in rows) else "fails",
-        f"largest relative error {worst:.0e} over {len(rows)} layer{'s' * (len(rows) > 1)} "
+        f"largest relative error {worst:.0e} over {count_text(len(rows), 'layer')} "
         f"(allowed {e.identity_tolerance:.0e})",
         worst,
         None,
@@ -100,12 +103,17 @@ def consensus(e: Evidence) -> Finding:
 
 
 def rotation(e: Evidence) -> Finding:
-    """Starts that end turning in the leading plane."""
+    """Starts that end turning in the leading plane; those that may yet are not counted against."""
     layer, run = e.layers[0], e.simulation
-    count = sum(b.count for b in run.basins if b.label == "rotation")
+    counts = {b.label: b.count for b in run.basins}
     reached = e.final_alignment(layer.basis())
-    count = min(count, int((reached > ALIGNED).sum()))
-    found = most_starts(count, len(reached), "rotation in the leading plane")
+    count = min(counts.get("rotation", 0), int((reached > ALIGNED).sum()))
+    found = most_starts(
+        count,
+        len(reached),
+        "rotation in the leading plane",
+        unsettled=counts.get(UNSETTLED, 0),
+    )
     seen = run.outcome.observed.angle_per_step
     foretold = layer.angle
     turned = "no steady angle" if seen is None else f"{abs(seen):.4f} rad a step"
@@ -117,17 +125,25 @@ def rotation(e: Evidence) -> Finding:
 
 
 def other_ends(e: Evidence) -> Finding:
-    """Starts whose tokens do not all become one."""
+    """Starts whose tokens do not all become one; those that are one stay so, settled or not."""
     run = e.simulation
     counts = {b.label: b.count for b in run.basins}
     n = sum(counts.values())
     apart = sum(counts.get(label, 0) for label in ("bipartite", "clusters", "none"))
-    ci = wilson(float(apart), n)
-    low, high = float(ci.low or 0.0), float(1.0 if ci.high is None else ci.high)
+    unknown = sum(b.count - b.together for b in run.basins if b.label == UNSETTLED)
+    low, high = starts_between(apart, apart + unknown, n)
     # Rare is a claim about the upper end, so the sides change places.
     verdict = {"holds": "fails", "fails": "holds"}.get(side(low, high, RARE), "undecided")
-    told = ", ".join(f"{label} {count}" for label, count in counts.items() if count)
+    told = ", ".join(_ended(b) for b in run.basins if b.count)
     return Finding(verdict, f"of {n} starts: {told}", apart / n, (low, high), {"counts": counts})
+
+
+def _ended(basin: Share) -> str:
+    """``consensus 63``; of starts that have not settled, in how many tokens are one."""
+    if basin.label != UNSETTLED:
+        return f"{basin.label} {basin.count}"
+    one = "all" if basin.together == basin.count else str(basin.together)
+    return f"not settled {basin.count} (tokens are one in {one})"
 
 
 def named_end(e: Evidence) -> Finding:

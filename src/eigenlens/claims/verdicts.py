@@ -74,13 +74,22 @@ def most_layers(
     return Finding(side(low, high, 0.5), told, above / n, (low, high), details)
 
 
-def most_starts(count: int, n: int, words: str, limit: float = 0.5) -> Finding:
-    """Whether more than `limit` of the starts end as claimed; Wilson's interval."""
-    ci = wilson(float(count), n)
-    low, high = float(ci.low or 0.0), float(1.0 if ci.high is None else ci.high)
+def starts_between(count: int, most: int, n: int) -> tuple[float, float]:
+    """Wilson's interval of a share of starts that lies between two counts."""
+    low, high = wilson(float(count), n).low, wilson(float(most), n).high
+    return float(low or 0.0), float(1.0 if high is None else high)
+
+
+def most_starts(count: int, n: int, words: str, limit: float = 0.5, unsettled: int = 0) -> Finding:
+    """Whether more than `limit` of the starts end as claimed; Wilson's interval.
+
+    Of `unsettled` further starts it is not known, so the interval reaches to all of them doing so.
+    """
+    low, high = starts_between(count, count + unsettled, n)
+    told = f", {unsettled} not settled" if unsettled else ""
     return Finding(
         side(low, high, limit),
-        f"{words} from {count} of {n} starts",
+        f"{words} from {count} of {n} starts{told}",
         count / n,
         (low, high),
         {"starts": n, "count": count},

@@ -39,7 +39,7 @@ def boundary(debug: bool) -> Iterator[None]:
         _abandon_stdout()
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            print(inert_lines(traceback.format_exc()), file=sys.stderr)
         _complain(_one_line(error))
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -55,6 +55,11 @@ def may_be_left() -> Iterator[None]:
     except BrokenPipeError:
         _abandon_stdout()
         raise typer.Exit(0) from None
+
+
+def inert_lines(text: str) -> str:
+    """Several lines, each `inert`: messages in a traceback hold names of the model."""
+    return "\n".join(map(inert, text.splitlines()))
 
 
 def _one_line(error: BaseException) -> str:
@@ -231,9 +236,9 @@ def _encode(encoding: str | None, errors: str) -> None:
 def progress_bar(
     quiet: bool, unit: str | None = None
 ) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A progress bar over layers on stderr; None when stderr is no terminal or `quiet`.
+    """A progress bar over layers on stderr; a line now and then on a pipe; None when `quiet`.
 
-    With a `unit` (prompts) also their rate and the time left.
+    With a `unit` (prompts) the bar also has their rate and the time left.
 
     Bytes that come over the network have a line of their own while they come. Notes on downloads
     are printed unless `quiet`.
@@ -245,8 +250,11 @@ def progress_bar(
             yield None
         return
     if not sys.stderr.isatty():
-        with watching(Transfers(note=_complain)):
-            yield None
+        from eigenlens.cli.progress import Heartbeat
+
+        beat = Heartbeat(_complain)
+        with watching(Transfers(beat.moved, _complain)), beat.running():
+            yield beat.step
         return
     from rich.console import Console, Group
     from rich.live import Live

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from eigenlens.cli.boundary import boundary, fail
+from eigenlens.cli.boundary import boundary, fail, inert_lines
 from eigenlens.cli.groups import grouped
 from eigenlens.cli.options import optional, path_option, seed_option
 from eigenlens.cli.output import Figure, Output, table
@@ -94,11 +94,19 @@ def reproduce(
             fail(f"nothing was measured: {reasons[0]}")
 
 
+class _Inert(logging.Formatter):
+    """Texts of the model in a traceback are harmless, as everywhere."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return inert_lines(super().format(record))
+
+
 @contextmanager
 def _tracebacks(wanted: bool) -> Iterator[None]:
     """What stands behind rows that are not run, on stderr."""
     log = logging.getLogger("eigenlens.claims")
     before, handler = log.level, logging.StreamHandler()
+    handler.setFormatter(_Inert())
     if wanted:
         log.addHandler(handler)
         log.setLevel(logging.DEBUG)

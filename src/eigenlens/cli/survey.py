@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from eigenlens.cli.model_options import Chosen, Leading, Loaded, Solving
 from eigenlens.cli.options import PromptsOption, optional, path_argument, path_option, seed_option
 from eigenlens.cli.output import MadeFile, Output, ProductOutput, table
 from eigenlens.inert import inert
+from eigenlens.shown.words import count_text
 
 
 class ListOrCommand(TyperGroup):
@@ -34,7 +36,7 @@ class ListOrCommand(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As usual, with a hint where a shell made many words of a pattern.
+        """As usual, with a hint for a misspelt sub-command or a pattern that a shell took apart.
 
         Raises
         ------
@@ -42,6 +44,10 @@ class ListOrCommand(TyperGroup):
             The first word is no sub-command.
         """
         if args[0] not in self.commands and not args[0].startswith("-"):
+            word = str(ctx.params.get("list_") or "")
+            meant = get_close_matches(word, self.commands, 1, cutoff=0.75)
+            if meant and not Path(word).exists():
+                ctx.fail(f"no such command {inert(word)!r}; did you mean {meant[0]!r}?")
             ctx.fail(
                 f"a second LIST was given, {inert(args[0])!r}, but survey takes one: quote a "
                 "pattern, as in 'runs/checkpoint-*', so that the shell leaves it whole, or name "
@@ -192,7 +198,8 @@ def survey(
         if failed:
             first = f"{failed[0].model}: {failed[0].why}"
             which = ":" if len(failed) == 1 else ", the first is"
-            fail(f"{len(failed)} of {len(result.asked)} checkpoints failed{which} {first}")
+            whole = count_text(len(result.asked), "checkpoint")
+            fail(f"{len(failed)} of {whole} failed{which} {first}")
 
 
 @app.command(short_help="A survey that is there, one row a checkpoint.")

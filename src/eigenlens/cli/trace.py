@@ -137,6 +137,14 @@ def trace(
     ] = False,
     chosen: Chosen,
     live: LiveModel,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only count prompts and tokens, and say how much memory and time, from a part "
+            "that is measured.",
+        ),
+    ] = False,
     figures: Figures,
     output: Output,
 ) -> None:
@@ -147,10 +155,23 @@ def trace(
     """
     asked = arguments(fed, moved, leading, measured, chosen, live)
     with boundary(output.debug):
+        from eigenlens.errors import OptionError
         from eigenlens.tracing.run import trace as compute
 
         output.check()
+        if dry_run and figures.figures is not None:
+            raise OptionError(
+                "--dry-run computes nothing that --figures could be made of: leave one of them out"
+            )
         figures.check()
+        if dry_run:
+            from eigenlens.tracing.estimate import estimate
+
+            with output.progress() as progress:
+                cost = estimate(model, **asked, progress=progress)
+            output.warn(cost.warnings)
+            output.emit(cost, table("trace_estimate", "trace_estimate_view", cost))
+            return
         with output.progress("prompts") as progress:
             result = compute(model, **asked, progress=progress)
         output.warn(result.warnings)

@@ -15,12 +15,13 @@ from eigenlens.circuit.checkpoint import Checkpoint, Circuits, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.comparing.difference import Factors, difference, difference_of_factors
-from eigenlens.comparing.layers import listed, pair_layers
+from eigenlens.comparing.layers import Key, pair_layers
 from eigenlens.comparing.matching import Match, match, points
 from eigenlens.comparing.result import Comparison, LayerComparison, Side
 from eigenlens.comparing.subspaces import principal_angles
 from eigenlens.errors import EigenlensError, ShapeError
 from eigenlens.inert import inert
+from eigenlens.shown.names import Names
 from eigenlens.spectra.analyse import analyse
 from eigenlens.spectra.maps import build_map
 from eigenlens.spectra.options import SpectrumOptions
@@ -244,27 +245,20 @@ def _warnings(result: Comparison) -> Iterator[str]:
                 "the same"
             )
     alone = {
-        side: [(x["stack"], x["kind"], x["layer"]) for x in found]
+        side: [Key(x["stack"], x["kind"], x["layer"]) for x in found]
         for side, found in result.only.items()
     }
-    shown = [(x.stack, x.kind, x.layer) for x in result.layers]
+    here = Names.of(result.layers)
+    both = Names.of([*result.layers, *alone["a"], *alone["b"]])
     for side, label in (("a", first["source"]), ("b", second["source"])):
         if alone[side]:
-            yield f"only {label} has {listed(alone[side], [*shown, *alone['a'], *alone['b']])}"
-    unsure = [
-        key
-        for key, x in zip(shown, result.layers, strict=True)
-        if not all(m.certain for m in x.matches)
-    ]
+            yield f"only {label} has {both.phrases(alone[side])}"
+    unsure = [x for x in result.layers if not all(m.certain for m in x.matches)]
     if unsure:
         yield (
-            f"in {listed(unsure, shown)} a partner may lie below the eigenvalues that were "
+            f"in {here.phrases(unsure)} a partner may lie below the eigenvalues that were "
             "computed; ask for a larger k"
         )
-    biased = [
-        key
-        for key, x in zip(shown, result.layers, strict=True)
-        if x.bias_change and not x.difference.is_real
-    ]
+    biased = [x for x in result.layers if x.bias_change and not x.difference.is_real]
     if biased:
-        yield f"in {listed(biased, shown)} the biases changed, which are no part of F"
+        yield f"in {here.phrases(biased)} the biases changed, which are no part of F"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from eigenlens.circuit.checkpoint import Checkpoint, Circuits
 from eigenlens.errors import ArchitectureError, OptionError
 from eigenlens.inert import inert
 
-Key = tuple[str, str, int]
-"""Stack, kind and real index of a layer."""
+
+class Key(NamedTuple):
+    """Stack, kind and real index of a layer."""
+
+    stack: str
+    kind: str
+    layer: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def pair_layers(
 
 
 def _key(item: Any) -> Key:
-    return item.stack, item.kind, item.layer
+    return Key(item.stack, item.kind, item.layer)
 
 
 def _narrowed(
@@ -129,16 +134,15 @@ def _sizes(x: Checkpoint) -> dict[str, tuple[int, int]]:
 
 
 def _lonely(key: Key, other: Checkpoint) -> dict[str, Any]:
-    stack, kind, layer = key
     reason = next(
         (
             s.reason
             for s in other.skipped
-            if s.stack == stack and (s.layer == -1 or (s.layer, s.kind) == (layer, kind))
+            if s.stack == key.stack and s.kind in (None, key.kind) and s.layer in (-1, key.layer)
         ),
         "the other one has no such layer",
     )
-    return {"stack": stack, "layer": layer, "kind": kind, "reason": reason}
+    return {"stack": key.stack, "layer": key.layer, "kind": key.kind, "reason": reason}
 
 
 def _stacks(circuits: Circuits) -> str:
@@ -148,18 +152,3 @@ def _stacks(circuits: Circuits) -> str:
 
 def _who(x: Checkpoint) -> str:
     return inert(x.source_label)
-
-
-def listed(layers: Sequence[Key], among: Sequence[Key], most: int = 4) -> str:
-    """Layers in a sentence, by the names that tables have: ``layers 0, 1``, or ``decoder.cross.0``.
-
-    A number is enough where all layers that are spoken of (`among`) are of one stack and kind.
-    """
-    one = len({(stack, kind) for stack, kind, _ in among}) == 1
-    names = [
-        str(n) if one else inert(f"{stack}.{'cross.' if kind == 'cross' else ''}{n}")
-        for stack, kind, n in layers
-    ]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    text = ", ".join(names[:most]) + more
-    return f"layer{'s' * (len(names) > 1)} {text}" if one else text

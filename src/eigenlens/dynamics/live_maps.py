@@ -62,7 +62,7 @@ class LiveMap:
         """The next states."""
         torch, session = self.session.torch, self.session
         x = torch.as_tensor(X).to(device=session.device, dtype=session.dtype)
-        return np.asarray(self.tensor(x).detach().double().cpu().numpy())
+        return np.asarray(self.tensor(x).detach().cpu().double().numpy())
 
     def tensor(self, x: Any) -> Any:
         """The next states of a tensor (s, n, d), with gradients where they are on."""
@@ -181,7 +181,7 @@ def sight(session: Session, call: AttentionCall, variant: Variant) -> Sight:
         return Sight(None, even=False)
     if A is None or A.shape[-2:] != (n, n):
         return Sight(None, even=False)
-    weights = A[0].double().cpu().numpy()
+    weights = A[0].cpu().double().numpy()
     visible = weights.max(axis=0) > 0
     uniform = visible / np.maximum(visible.sum(axis=1, keepdims=True), 1)
     even = bool(np.abs(weights - uniform).max() <= _EVEN)
@@ -238,7 +238,7 @@ def live_multipliers(
         def product(v: Float[np.ndarray, "m"]) -> Float[np.ndarray, "m"]:
             seed = tensor(tangent(v.reshape(X.shape)))
             (found,) = torch.autograd.grad(y, x, seed, retain_graph=True)
-            back = found[0].double().cpu().numpy()
+            back = found[0].cpu().double().numpy()
             return np.asarray(sign * tangent(back).ravel())
 
         try:

@@ -77,7 +77,7 @@ def starts_of(
     """The starts in float64 and where they come from."""
     n, d = (int(k) for k in reference.before.shape[1:])
     if random_states:
-        lengths = reference.before.double().norm(dim=-1).mean()
+        lengths = reference.before.cpu().double().norm(dim=-1).mean()
         radius = variant.length(d) if variant.norm == "l2" else float(lengths)
         return random_starts(starts or 1, n, d, radius, seed), "random states"
     if states is not None:
@@ -91,5 +91,5 @@ def starts_of(
     found = []
     for captured in capture(session, batches, check=False):
         first = next(c for c in captured.calls if c.place.plan.kind == "self")
-        found.append(variant.start(first.before.double()).cpu().numpy())
+        found.append(variant.start(first.before.cpu().double()).numpy())
     return np.concatenate(found), "images" if ids is None else "embeddings"

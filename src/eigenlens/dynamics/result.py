@@ -16,7 +16,8 @@ from eigenlens.shown import Shown
 class Observed:
     """The same quantities as in a `Prediction`, fitted to what was seen; None where not seen.
 
-    Rates are of the starts that ended with equal tokens, the median over these.
+    Rates are of the starts with the outcome that is told whose tokens are equal, the median over
+    these; an angle only of a turn that lasts.
     """
 
     disagreement_rate: float | None = None
@@ -27,12 +28,25 @@ class Observed:
 
 @dataclass(frozen=True)
 class Share:
-    """How often an outcome was met: share of the starts, with its Wilson interval (95 %)."""
+    """How often an outcome was met.
+
+    Attributes
+    ----------
+    label
+        The outcome, or ``unsettled``.
+    count, share
+        Starts that ended so, and their share of all starts.
+    interval
+        Wilson interval of the share (95 %); its upper end is for all unsettled starts ending so.
+    together
+        Of these starts, those whose tokens had become one direction.
+    """
 
     label: str
     count: int
     share: float
     interval: tuple[float | None, float | None]
+    together: int
 
 
 @dataclass(frozen=True)
@@ -42,14 +56,18 @@ class Summary:
     Attributes
     ----------
     label
-        The most frequent outcome over the starts, a key of `eigenlens.dynamics.outcome.LABELS`.
+        The most frequent outcome over the starts, a key of `eigenlens.dynamics.outcome.LABELS`;
+        ``unsettled`` where most had not come to rest, nor to a lasting turn.
     groups
         Sizes of the groups of equal tokens, of the first start with this label.
     step_reached
-        Median step from which it held, over the starts with this label; None if it never did for
-        good within the tolerance.
+        Median step from which it held, over the starts with this label, for unsettled ones from
+        which what they look like so far did; None if it never did for good within the tolerance.
     settled
-        Whether the motion had ended, or turned steadily, in all of these.
+        Whether these starts have settled: the label is not ``unsettled``.
+    steps_to_settle
+        Steps after which all starts should have settled, by the predicted rates; None where all
+        have, where no rate is predicted, and above 1e15.
     target
         `v1`, `plane`, `span` or `kernel`: what the leading eigenvalues foretell.
     reached
@@ -68,6 +86,7 @@ class Summary:
     groups: tuple[int, ...]
     step_reached: int | None
     settled: bool
+    steps_to_settle: float | None
     target: str
     reached: str | None
     distance: float
@@ -122,6 +141,7 @@ class Simulation(Shown, shown_as="simulate"):
             "outcome": outcome,
             "basins": [
                 {"label": b.label, "count": b.count, "share": b.share, "interval": list(b.interval)}
+                | {"together": b.together}
                 for b in self.basins
             ],
             "stability": None if self.stability is None else list(self.stability),

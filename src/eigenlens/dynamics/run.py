@@ -18,6 +18,7 @@ Basis = Float[np.ndarray, "d k"]
 PATH_LIMIT = 1024
 """Passes of which the mean directions are kept; motion is judged from these."""
 DOUBLE = float(np.finfo(np.float64).eps)
+_SPACING = 64  # passes of a stream are kept 1/64 apart in the logarithm of the step
 _PATIENCE = 8
 _SETTLED_PASSES, _SETTLED_TURN = 128, 6 * np.pi
 
@@ -43,7 +44,8 @@ class Run:
     rising
         Share of tokens whose alignment grew, ties counted half; (T, s).
     passes
-        Mean unit directions after the last passes of the stack, (p, s, d).
+        Mean unit directions after the last passes of the stack, (p, s, d). A stream's motion is
+        judged in the logarithm of the step, so passes that come too close in it are left out.
     at
         Numbers of the steps after which these were, (p,).
     final
@@ -145,14 +147,18 @@ def iterate(
             progress(t + 1, steps)
         if (t + 1) % depth:
             continue
-        path.append(unit(U.mean(axis=1)))
-        at.append(t + 1)
+        mean, ended = unit(U.mean(axis=1)), path[-1]
+        if maps[0].form == "stream" and len(at) > 1 and _SPACING * (at[-1] - at[-2]) < at[-2]:
+            path[-1], at[-1] = mean, t + 1  # the last pass is always there
+        else:
+            path.append(mean)
+            at.append(t + 1)
         moved.append(_chord(start_of_pass, U))
         start_of_pass = U
         still = still + 1 if moved[-1].max() <= at_rest else 0
         arrived = rows[-1][1].max() <= floor and rows[-1][2].max() <= floor
         settled = settled + 1 if arrived else 0
-        turned = turned + _angle(path[-2], path[-1]) if arrived else np.zeros(len(X))
+        turned = turned + _angle(ended, mean) if arrived else np.zeros(len(X))
         enough = settled >= _SETTLED_PASSES and turned.min() >= _SETTLED_TURN
         if still >= _PATIENCE or enough:
             break

@@ -278,7 +278,7 @@ def finish(
     bases = [target.basis for target in outlook.own]
     with threads_for(X.shape[2]):
         run = iterate(maps, X, steps, whole.basis, bases, progress, noise)
-        found = outcomes(run, form, tolerance)
+        found = outcomes(run, form, tolerance, whole, outlook.prediction)
         summary = summarise(run, found, whole, outlook.prediction, form, tolerance)
     stability = None
     if form == "normalised":
@@ -291,7 +291,7 @@ def finish(
         basins=basins(found),
         stability=stability,
         eigenvalues=tuple(complex(v) for v in whole.eigenvalues[:8]),
-        warnings=(*warnings, *_warnings(run, summary.settled, steps)),
+        warnings=(*warnings, *_warnings(run, found)),
         final=run.final,
     )
 
@@ -344,7 +344,9 @@ def _by_differences(
     return leading_multipliers(lambda Y: _whole_pass(maps, Y), X, 4, sign)
 
 
-def _warnings(run: Run, settled: bool, steps: int) -> list[str]:
-    if settled or run.steps < steps:
+def _warnings(run: Run, found: Sequence[Outcome]) -> list[str]:
+    open_ = sum(not outcome.settled for outcome in found)
+    if not open_:
         return []
-    return [f"not settled after {steps} steps"]
+    which = f"{open_} of {len(found)} starts " if len(found) > 1 else ""
+    return [f"{which}not settled after {run.steps} steps"]

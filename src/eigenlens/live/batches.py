@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from eigenlens.errors import OptionError
 from eigenlens.live.session import Session
+from eigenlens.shown.words import count_text
 
 Side = Literal["right", "left"]
 Truncation = Literal["warn", "error"]
@@ -69,6 +70,16 @@ class Batch:
         """Which prompt each row of `flat` belongs to."""
         chosen = self.mask if keep is None else keep
         return np.asarray(np.repeat(self.prompts, chosen.sum(axis=1)))
+
+
+def first_prompts(batch: Batch, n: int) -> Batch:
+    """The first prompts of a batch, as one of their own."""
+    rows = len(batch.prompts)
+    inputs = {
+        name: x[:n] if getattr(x, "shape", ())[:1] == (rows,) else x
+        for name, x in batch.inputs.items()
+    }
+    return Batch(inputs, batch.mask[:n], batch.special[:n], batch.prompts[:n])
 
 
 @dataclass(frozen=True)
@@ -191,9 +202,10 @@ def make_batches(
             f"prompt {i} has {n} tokens, the model has {limit} positions: shorten it, or let it be "
             "cut"
         )
+    verb = "has" if len(cut) == 1 else "have"
     warnings = [
-        f"{len(cut)} of {len(kept)} prompts are longer than the model's {limit} positions: only "
-        f"their first {limit} tokens are used"
+        f"{len(cut)} of {count_text(len(kept), 'prompt')} {verb} more "
+        f"tokens than the model has positions ({limit}): the rest is not used"
     ]
     return Batches(session, tuple(kept), batch_size, side, tuple(warnings if cut else ()))
 

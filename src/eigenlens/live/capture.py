@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from eigenlens.blas import one_thread
-from eigenlens.errors import ArchitectureError
+from eigenlens.errors import ArchitectureError, EigenlensError
 from eigenlens.live.batches import Batch
 from eigenlens.live.hooks import hooked, hooks_on
 from eigenlens.live.identity import check_circuits
@@ -26,37 +26,39 @@ from eigenlens.live.places import Key
 from eigenlens.live.recorder import Recorder, Slot
 from eigenlens.live.session import Session
 from eigenlens.live.states import Captured
-from eigenlens.live.steadiness import Steadiness
+from eigenlens.live.steadiness import Steadiness, holds_table
 from eigenlens.live.threads import set_own_threads, usual_threads
 from eigenlens.live.witness import Witness
 
 _ABREAST = 4  # batches at most: all share one interpreter
 _AHEAD = 16  # batches begun or done behind the one whose result is waited for
-_ENTRIES = 1 << 25  # numbers in the states of a batch, 128 MB, from which on it runs alone
+_ENTRIES = 1 << 27  # numbers that a pass holds, 512 MB in float32, from which on it runs alone
+_STATES, _SCORES = 5, 3  # arrays of that shape that a call keeps, that attention holds at once
 
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class _Learned:
-    """What the first pass finds out for the later ones.
+    """What passes that ran alone found out for the later ones.
 
     Attributes
     ----------
     copies, witnesses
         See `Recorder`.
-    tokens
-        Length of its prompts.
-    steady
-        Whether the model kept nothing between passes, so that several may run at once.
+    lengths
+        Of prompts in passes since the model last changed in one. Between passes of one length it
+        keeps nothing then, so that several may run at once; after two, whatever their length.
+    free
+        Whether one is enough: the model holds no table that was made for prompts of that length.
     hooks
         Those of others on the model, which may do anything to it.
     """
 
     copies: frozenset[Slot] | None
     witnesses: Mapping[Key, Witness | None] | None
-    tokens: int = 0
-    steady: bool = False
+    lengths: frozenset[int] = frozenset()
+    free: bool = False
     hooks: tuple[Any, ...] = ()
 
 
@@ -67,7 +69,10 @@ def capture(
     weights: bool = False,
     check: bool = True,
 ) -> Iterator[Captured]:
-    """Run batches and yield the states of each; nothing is kept between batches.
+    """Run batches and yield the states of each; no state is kept between batches.
+
+    What is found out about the model is kept with the session: which states it overwrites, where
+    its sums can be compared.
 
     Parameters
     ----------
@@ -112,9 +117,11 @@ def capture_each(
     """``work(captured)`` of every batch, in their order; on a CPU batches run side by side.
 
     `work` runs in the thread of its pass, several at once, with one BLAS thread each; what it gives
-    is all that is kept. Between two results BLAS has one thread in the caller as well. The first
-    batch runs alone, as do batches that are longer or fill the cores by themselves, and all of a
-    model that changes as it runs.
+    is all that is kept. Between two results BLAS has one thread in the caller as well. Batches run
+    alone until the session knows that the model does not change with the length of a prompt; then
+    those that are longer than all before or fill the cores by themselves, all of a model that
+    changes as it runs, and all where the caller's thread has what others would not have (autocast,
+    inference mode). A caller who stops early is not told of a change that came unseen.
 
     Parameters
     ----------
@@ -140,7 +147,7 @@ def capture_each(
     pool: ThreadPoolExecutor | None = None
     with evaluating(session.model), ExitStack() as stack:
         for batch in batches:
-            if abreast > 1 and runner.knows(batch):
+            if abreast > 1 and not _own_modes(session.torch) and runner.knows(batch):
                 pool = pool or stack.enter_context(_pool(session, abreast))
                 waiting.append(pool.submit(lambda own: work(runner.beside(own)), batch))
                 if len(waiting) > _AHEAD:
@@ -152,6 +159,17 @@ def capture_each(
         while waiting:
             yield waiting.popleft().result()
         runner.check_steady()
+
+
+def _own_modes(torch: Any) -> bool:
+    """Whether this thread has modes of torch that the threads of a pool would run without."""
+    # functions in its place and default devices; how many there are is known to torch's core alone
+    stacks = ("_len_torch_function_stack", "_len_torch_dispatch_stack")
+    return bool(
+        torch.is_autocast_enabled("cpu")
+        or torch.is_inference_mode_enabled()
+        or any(getattr(torch._C, name, int)() for name in stacks)
+    )
 
 
 @contextmanager
@@ -175,7 +193,6 @@ class _Runner:
         self.weights = weights
         self.check = check
         self._checked = not check
-        self._before: Steadiness | None = None
         self._together: Steadiness | None = None
         self._place = ("learned", weights, check)
         self._hooks = hooks_on(session.model)
@@ -185,43 +202,66 @@ class _Runner:
         self._check(batch)
         if not all(harmless for _, _, harmless in self._hooks):
             return False
-        learned = self._learned
-        entries = batch.mask.size * sum(
-            place.plan.steps * place.plan.geometry.d_model for place in self.session.places
-        )
-        fits = 0 < batch.mask.shape[-1] <= learned.tokens and entries < _ENTRIES
-        if learned.steady and fits and self._together is None:
+        fits = self._steady(batch) and self._entries(batch) < _ENTRIES
+        if fits and self._together is None:
             self._together = Steadiness(self.session.model)
-        return learned.steady and fits
+        return fits
+
+    def _steady(self, batch: Batch) -> bool:
+        """Whether a batch of this length cannot change the model, by those that ran alone."""
+        n, seen = batch.mask.shape[-1], self._learned.lengths
+        known = self._learned.free or len(seen) > 1
+        return n in seen or (known and 0 < n < max(seen))
+
+    def _entries(self, batch: Batch) -> int:
+        """Numbers that a pass holds at its largest moment, about."""
+        plans = [place.plan for place in self.session.places]
+        states = sum(plan.steps * plan.geometry.d_model for plan in plans)
+        heads = [plan.geometry.n_heads for plan in plans]
+        # attention weights that are asked for are kept of all layers
+        kept = sum(plan.steps * n for plan, n in zip(plans, heads, strict=True))
+        scores = _SCORES * max(heads) + (kept if self.weights else 0)
+        return int(batch.mask.size) * int(_STATES * states + scores * batch.mask.shape[-1])
 
     def alone(self, batch: Batch) -> Captured:
         """Run a batch while no other runs, and learn from it."""
+        self.check_steady()
+        self._together = None  # this pass may change the model: no other runs
         self._check(batch)
         known, tokens = self._learned, batch.mask.shape[-1]
-        if self._before is None and known.tokens < tokens:
-            self._before = Steadiness(self.session.model)
+        before = Steadiness(self.session.model) if tokens and not self._steady(batch) else None
         found, recorder = self._run(batch)
-        steady = known.steady
-        if known.tokens < tokens:
-            steady = (steady or not known.tokens) and bool(self._before and self._before.kept())
-            self._before = None
-        self.session.memory[self._place] = _Learned(
-            recorder.overwritten(),
-            recorder.witnesses,
-            max(tokens, known.tokens),
-            steady,
-            self._hooks,
-        )
+        copies = self._overwritten(recorder)
+        lengths, free = known.lengths, known.free
+        if before is not None:
+            kept = before.kept()
+            lengths = lengths | {tokens} if kept else frozenset()
+            free = kept and not holds_table(self.session.model, tokens)
+        learned = _Learned(copies, recorder.witnesses, lengths, free, self._hooks)
+        self.session.memory[self._place] = learned
         return found
 
     def beside(self, batch: Batch) -> Captured:
         """Run a batch that `knows` lets through, while others run."""
-        found, recorder = self._run(batch)
-        recorder.overwritten()
+        try:
+            found, recorder = self._run(batch)
+            self._overwritten(recorder)
+        except EigenlensError:  # where the model changed, that is the reason that comes first
+            self.check_steady()
+            raise
         return found
 
+    def _overwritten(self, recorder: Recorder) -> frozenset[Slot] | None:
+        """What must be copied from now on, also where this pass shows too late that it must be."""
+        try:
+            return recorder.overwritten()
+        except ArchitectureError:
+            learned = replace(self._learned, copies=recorder.copies)
+            self.session.memory[self._place] = learned
+            raise
+
     def check_steady(self) -> None:
-        """Check that nothing changed in the model since the first batch that ran beside others.
+        """Check that nothing changed in the model since batches last began to run beside others.
 
         Raises
         ------
@@ -243,10 +283,13 @@ class _Runner:
 
     def _check(self, batch: Batch) -> None:
         """Compare F with the live model's, at the first batch."""
-        if not self._checked and self.session.first_time():
-            self.session.memory.pop(self._place, None)
-            self._before = Steadiness(self.session.model)
+        if self._checked:
+            return
+        state = self.session.weights_state()
+        if state not in self.session.checked:
+            self.session.memory.clear()  # of other weights
             check_circuits(self.session, batch)
+            self.session.checked.add(state)
         self._checked = True
 
     def _run(self, batch: Batch) -> tuple[Captured, Recorder]:

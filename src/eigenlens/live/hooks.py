@@ -28,17 +28,30 @@ def on_call(module: Any, hook: Callable[[Any, Any, Any, Any], Any]) -> Any:
 
 
 def hooks_on(model: Any) -> tuple[tuple[int, int, bool], ...]:
-    """The hooks that are on a model: number of the module, number of the hook, whether harmless.
+    """The hooks that this thread's passes meet: number of the module, of the hook, if harmless.
 
     transformers' own, by which a model that was once asked for its hidden states gives them, keep
-    nothing of a pass that did not ask.
+    nothing of a pass that did not ask. Hooks for all modules there are have the number -1. Those
+    that another thread set here let this one's passes through and are left out.
     """
+    here = get_ident()
     return tuple(
         (number, key, str(getattr(hook, "__module__", "")).startswith("transformers."))
-        for number, module in enumerate(model.modules())
-        for hooks in (module._forward_pre_hooks, module._forward_hooks)
-        for key, hook in hooks.items()
+        for number, hooks in _dicts(model)
+        for key, hook in list(hooks.items())  # at once: other threads' hooks come and go
+        if getattr(hook, "thread", here) == here
     )
+
+
+def _dicts(model: Any) -> Iterator[tuple[int, Any]]:
+    """Every dict of hooks that a pass looks into, with the number of its module."""
+    from torch.nn.modules import module as everywhere
+
+    yield -1, everywhere._global_forward_pre_hooks
+    yield -1, everywhere._global_forward_hooks
+    for number, module in enumerate(model.modules()):
+        yield number, module._forward_pre_hooks
+        yield number, module._forward_hooks
 
 
 def _own(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,6 +60,7 @@ def _own(hook: Callable[..., Any]) -> Callable[..., Any]:
     def seen(*args: Any) -> Any:
         return hook(*args) if get_ident() == thread else None
 
+    seen.thread = thread  # type: ignore[attr-defined]  # read by `hooks_on`
     return seen
 
 

@@ -68,7 +68,7 @@ def check_circuits(session: Session, batch: Batch, seed: int = 0) -> dict[str, f
                 f"{place.label}: did not run in a forward pass on {', '.join(inputs)}: leave its "
                 "stack out, or give the inputs that it needs"
             )
-        x = probes[place.key].double().cpu().numpy()
+        x = probes[place.key].cpu().double().numpy()
         worst = max(_error(circuit, x, y, mask) for y in found)
         if not worst <= tolerance(session.dtype):
             raise NumericsError(
@@ -109,7 +109,7 @@ def _replace(
 
 def _collect(place: Place, into: list[Any]) -> Any:
     def hook(module: Any, args: Any, result: Any) -> None:
-        into.append(result.detach().double().cpu().numpy())
+        into.append(result.detach().cpu().double().numpy())
 
     return on_leave(place.output, hook)
 

@@ -20,7 +20,12 @@ def evaluating(model: Any) -> Iterator[None]:
             # setting the mode of modules that have it already would cost a tenth of a small pass
             training = [module for module in model.modules() if module.training]
             if training:
-                model.eval()
+                try:
+                    model.eval()
+                except BaseException:  # a model's own, which may stop halfway
+                    for module in training:
+                        module.training = True
+                    raise
             _running[id(model)] = [0], training
         count, training = _running[id(model)]
         count[0] += 1

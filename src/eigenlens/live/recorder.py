@@ -61,6 +61,7 @@ class Recorder:
         self.weights = weights
         self.copies = copies
         self._versions: list[tuple[Slot, Any, int]] = []
+        self._uncounted = False
         self.calls: list[AttentionCall] = []
         self.witnesses = dict(witnesses or {})
         self._search = witnesses is None
@@ -198,12 +199,17 @@ class Recorder:
             kept = x.detach().clone()
         else:
             kept = x.detach()
-        if not x.is_inference():
+        if x.is_inference():
+            self._uncounted = True
+        else:
             self._versions.append((slot, x, x._version))
         return kept
 
-    def overwritten(self) -> frozenset[Slot]:
+    def overwritten(self) -> frozenset[Slot] | None:
         """What the model has overwritten since it was seen, by torch's count of changes in place.
+
+        None, for `copies` of the next pass, where it is not known: in inference mode torch does not
+        count.
 
         Raises
         ------
@@ -214,10 +220,14 @@ class Recorder:
         fresh = found - (found if self.copies is None else self.copies)
         if fresh:
             (stack, layer, _), name = min(fresh)
+            self.copies = found | (self.copies or frozenset())
             raise ArchitectureError(
                 f"{stack} layer {layer}: the model overwrites its {name} in place in some passes "
-                "and not in others: run it one prompt a batch"
+                "and not in others: run it again with the same session, which copies it from now "
+                "on, or one prompt a batch"
             )
+        if self._uncounted and self.copies is None:
+            return None
         return found | (self.copies or frozenset())
 
     # -- results ---------------------------------------------------------------------------------

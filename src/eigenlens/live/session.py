@@ -119,19 +119,17 @@ class Session:
         return self._constants[place.key]
 
     @cached_property
-    def _checked(self) -> set[tuple[Any, ...]]:
+    def checked(self) -> set[tuple[Any, ...]]:
+        """Each `weights_state` of which it is known that the model applies every circuit's F."""
         return set()
 
-    def first_time(self) -> bool:
-        """Whether the projections' weights are others than at every earlier call.
+    def weights_state(self) -> tuple[Any, ...]:
+        """What tells the projections' weights as they are now from others.
 
-        By the memory and the write counter of each tensor, which every change in place raises.
+        The memory and the write counter of each tensor, which every change in place raises.
         """
         tensors = [t for place in self.places for m in (place.value, place.output) for t in _own(m)]
-        state = tuple((t.data_ptr(), changes(t)) for t in tensors)
-        new = state not in self._checked
-        self._checked.add(state)
-        return new
+        return tuple((t.data_ptr(), changes(t)) for t in tensors)
 
     @cached_property
     def memory(self) -> dict[Any, Any]:
@@ -367,10 +365,12 @@ def initialised_like(session: Session, seed: int = 0) -> Session:
     torch, _ = need_transformers()
     body = session.body
     own = int(np.random.SeedSequence([seed, _UNTRAINED]).generate_state(1)[0])
-    # All threads draw from the CPU's one generator; those of other devices are left alone.
+    # All threads draw from the CPU's one generator, whatever the default device is; those of other
+    # devices are left alone.
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(own)
-        model = type(body)._from_config(body.config, attn_implementation="eager")
+        with torch.device("cpu"):
+            model = type(body)._from_config(body.config, attn_implementation="eager")
     model = model.to(device=session.device, dtype=session.dtype).eval()
     fresh = session_of(model, architecture=session.checkpoint.rules)
     return replace(fresh, label=f"{session.label} (initialised)", tokenizer=session.tokenizer)

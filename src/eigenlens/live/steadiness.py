@@ -6,13 +6,13 @@ written into the modules by the pass itself, where another pass would read them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 # Where torch keeps hooks, which come and go with every pass that is read.
 _HOOKS = "_hooks"
 _TENSORS = ("_parameters", "_buffers")
-
 
 # Kinds of positions that are scaled to the length of a prompt, longer or shorter than the last.
 _SCALED = ("dynamic", "longrope")
@@ -37,6 +37,27 @@ class Steadiness:
         )
 
 
+def holds_table(model: Any, size: int) -> bool:
+    """Whether a tensor of the model's, not a parameter, has `size` among its own sizes.
+
+    A table that a module makes for prompts of one length, and makes anew for those of another,
+    looks like that: a pass of the length that it was made for changes nothing.
+    """
+    return any(
+        hasattr(value, "is_inference") and size in value.shape
+        for module in model.modules()
+        for name, held in list(vars(module).items())
+        if name not in ("_parameters", "_modules")
+        for value in _parts(held)
+    )
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
 def changes(tensor: Any) -> int:
     """How often a tensor was changed in place; -1 where torch does not count (inference mode)."""
     return -1 if tensor.is_inference() else int(tensor._version)
@@ -50,13 +71,15 @@ def _scales(name: str, value: Any) -> bool:
 def _held(model: Any) -> Iterator[tuple[str, Any, int]]:
     """Names and values of the attributes of all modules, with a size or a count of changes."""
     for module in model.modules():
-        for name, value in vars(module).items():
+        for name, value in list(vars(module).items()):  # at once: passes may run
+            if name == "forward":  # replaced by who reads the model, for a thread of its own
+                continue
             if name in _TENSORS:
-                for key, tensor in value.items():
+                for key, tensor in list(value.items()):
                     yield key, tensor, -1 if tensor is None else changes(tensor)
             elif hasattr(value, "is_inference"):
                 yield name, value, changes(value)
-            elif isinstance(value, (dict, list, set)):
+            elif isinstance(value, (dict, list, set, deque)):
                 if not name.endswith(_HOOKS) and "_hooks_" not in name:
                     yield name, value, len(value)
             else:

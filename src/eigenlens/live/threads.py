@@ -25,22 +25,23 @@ _here = local()
 def usual_threads(torch: Any) -> Iterator[int]:
     """The usual number; inside the block it may be changed, behind it this thread has it again.
 
-    Blocks may nest, and overlap in several threads.
+    Blocks may nest, overlap in several threads, and end in any order, as generators do.
     """
     global _inside, _usual
-    depth = getattr(_here, "depth", 0)
+    # of the thread that enters: a generator may be closed in another
+    depth: list[int] = _here.__dict__.setdefault("depth", [0])
     with _lock:
         if not _inside:
             _usual = torch.get_num_threads()
         _inside += 1
-        _here.depth = depth + 1
+        depth[0] += 1
     try:
         yield _usual
     finally:
         with _lock:
             _inside -= 1
-            _here.depth = depth
-            if not depth:
+            depth[0] -= 1
+            if not depth[0]:
                 torch.set_num_threads(_usual)
 
 

@@ -205,4 +205,4 @@ def plain_attention(torch: Any) -> Any:
 
 
 def _numpy(x: Any) -> Float[np.ndarray, "..."]:
-    return np.asarray(x.detach().double().cpu().numpy())
+    return np.asarray(x.detach().cpu().double().numpy())

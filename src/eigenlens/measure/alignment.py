@@ -37,18 +37,6 @@ def token_norms(X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n"]:
     return norms
 
 
-def unit_tokens(X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-    """Rows of `X` divided by their norms, in float64; a zero row has no direction and gives NaN.
-
-    Raises
-    ------
-    NumericsError
-        A token holds a NaN or an infinity.
-    """
-    norms = token_norms(X)
-    return np.asarray(np.asarray(X, dtype=np.float64) / np.where(norms > 0, norms, np.nan)[:, None])
-
-
 def unit_sum(X: Float[np.ndarray, "n d"]) -> tuple[Float[np.ndarray, "d"], int]:
     """Sum of the unit tokens, and how many there are; zero tokens are left out. O(nd), one pass.
 
@@ -197,16 +185,6 @@ def alignment(X: Float[np.ndarray, "n d"], B: Float[np.ndarray, "d k"]) -> Float
     return np.asarray(Targets([B]).alignment(X)[0])
 
 
-def signed_alignment(
-    X: Float[np.ndarray, "n d"], v: Float[np.ndarray, "d"]
-) -> Float[np.ndarray, "n"]:
-    """``v.x_i / |x_i|`` for a real unit vector, in [-1, 1]; NaN for a zero token.
-
-    The sign is that of `v`: eigenvectors have their largest entry positive by convention.
-    """
-    return np.asarray(Targets([v[:, None]]).signed(X)[0])
-
-
 def gamma(after: Float[np.ndarray, "n"]) -> float:
     """Mean alignment after the step. Never negative: judge it by `expected_alignment`."""
     return float(np.mean(after))
@@ -253,11 +231,6 @@ def expected_alignment(d: int, k: int = 1) -> float:
         raise OptionError(f"a subspace of dimension {k} of R^{d}: allowed are 1 to {d}")
     half = (math.lgamma((k + 1) / 2), math.lgamma(k / 2), math.lgamma(d / 2))
     return math.exp(half[0] - half[1] + half[2] - math.lgamma((d + 1) / 2))
-
-
-def expected_squared_alignment(d: int, k: int = 1) -> float:
-    """Mean of the squared alignment of an isotropic random direction with a k-plane: k/d."""
-    return k / d
 
 
 def principal_cosines(

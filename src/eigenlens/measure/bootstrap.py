@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.errors import OptionError, ShapeError
+from eigenlens.shown.words import count_text
 
 MIN_PROMPTS = 16
 """Below this the percentile bootstrap covers too little (.78 at 4 prompts, .93 at 16)."""
@@ -42,9 +43,10 @@ def too_few(n_prompts: int, minimum: int = MIN_PROMPTS) -> str | None:
     """The warning that goes with null intervals and p-values, or None when prompts suffice."""
     if n_prompts >= minimum:
         return None
+    verb = "is" if n_prompts == 1 else "are"
     return (
-        f"{n_prompts} prompts are too few for intervals and p-values (at least {minimum}); "
-        "they are null, give more prompts"
+        f"{count_text(n_prompts, 'prompt')} {verb} too few for intervals and p-values (at least "
+        f"{minimum}); they are null, give more prompts"
     )
 
 

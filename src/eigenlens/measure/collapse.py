@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from eigenlens.errors import OptionError
 from eigenlens.measure.alignment import token_norms
-from eigenlens.measure.pairs import Anisotropy, anisotropy, dirichlet_energy
+from eigenlens.measure.pairs import anisotropy, dirichlet_energy
 
 
 class _Tokens:
@@ -320,53 +320,3 @@ def collapse(X: Float[np.ndarray, "n d"], names: Sequence[str] = TOKEN_METRICS) 
         )
     tokens = _Tokens(X)
     return {name: _ON_TOKENS[name](tokens) for name in names}
-
-
-class CollapseSums:
-    """Mean over prompts of every token measure, prompts added one by one; a few numbers kept.
-
-    A measure that a prompt does not define (NaN or infinite: one token has no pairwise cosine) is
-    left out of that measure's mean and counted.
-    """
-
-    def __init__(self, names: Sequence[str] = TOKEN_METRICS) -> None:
-        self.names = tuple(names)
-        self._sums = np.zeros(len(self.names))
-        self._counts = np.zeros(len(self.names), dtype=np.int64)
-        self.n_prompts = 0
-        self.anisotropy = Anisotropy()
-
-    def add(self, X: Float[np.ndarray, "n d"]) -> None:
-        """Add all tokens of one prompt; none at all is no prompt.
-
-        Raises
-        ------
-        NumericsError
-            A token holds a NaN or an infinity.
-        """
-        if not X.shape[0]:
-            return
-        found = collapse(X, self.names)
-        values = np.array([found[name] for name in self.names])
-        known = np.isfinite(values)
-        self._sums[known] += values[known]
-        self._counts += known
-        self.n_prompts += 1
-        self.anisotropy.add(X)
-
-    def means(self) -> dict[str, float | None]:
-        """Mean of every measure, and anisotropy; None where no prompt defines it."""
-        out: dict[str, float | None] = {
-            name: float(total) / int(count) if count else None
-            for name, total, count in zip(self.names, self._sums, self._counts, strict=True)
-        }
-        across = self.anisotropy.value()
-        out["anisotropy"] = across if np.isfinite(across) else None
-        return out
-
-    def left_out(self) -> dict[str, int]:
-        """How many prompts did not define a measure, by name."""
-        return {
-            name: self.n_prompts - int(count)
-            for name, count in zip(self.names, self._counts, strict=True)
-        }

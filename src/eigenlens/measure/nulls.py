@@ -135,17 +135,6 @@ class Null:
         }
 
 
-def rotated_factors(
-    W_V: Float[np.ndarray, "r d"], W_O: Float[np.ndarray, "d r"], Q: Float[np.ndarray, "d d"]
-) -> tuple[Float[np.ndarray, "r d"], Float[np.ndarray, "d r"]]:
-    """Factors of ``Q F Q^T``: ``(W_V Q^T, Q W_O)``, the null ``matched_spectrum``.
-
-    Same eigenvalues, singular values and non-normality as F, eigenvectors ``Q v``: what is left
-    of an effect under it is owed to the spectrum, not to where the eigenvectors point.
-    """
-    return np.asarray(W_V @ Q.T), np.asarray(Q @ W_O)
-
-
 def top_left_singular(a: LinearMap, seed: int = 0) -> Float[np.ndarray, "d 1"]:
     """Unit left singular vector of the largest singular value: where F writes most at once.
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from eigenlens.inert import inert
 from eigenlens.report.tables import plain_table
+from eigenlens.report.words import count_text
 
 if TYPE_CHECKING:
     from eigenlens.claims.result import Reproduction, Row
@@ -61,11 +62,8 @@ def interval_text(interval: tuple[float, float] | None) -> str:
 def claims_sentence(result: Reproduction) -> str:
     """What the verdicts come to, in plain words, the negative ones like the others."""
     told = [f"{n} {_agree(verdict, n)}" for verdict, n in result.counts.items() if n]
-    several = len(result.rows_) != 1
-    lines = [
-        f"{len(result.rows_)} measurement{'s' if several else ''} of "
-        f"{len({r.claim for r in result.rows_})} claims: {', '.join(told)}."
-    ]
+    claims = count_text(len({r.claim for r in result.rows_}), "claim")
+    lines = [f"{count_text(len(result.rows_), 'measurement')} of {claims}: {', '.join(told)}."]
     failed = [f"{r.claim} on {r.model}" for r in result.rows_ if r.finding.verdict == "fails"]
     if failed:
         lines.append(f"Not confirmed: {inert('; '.join(failed))}.")

@@ -11,16 +11,20 @@ from eigenlens.comparing.result import Comparison
 from eigenlens.report.compare_panels import COMPARISONS
 from eigenlens.report.compare_plots import COMPARISON_PLOTS
 from eigenlens.report.compare_tables import (
+    SIZES,
+    WIDE,
     angle_text,
     compare_sentences,
-    counted,
     leader_places,
     leader_shift,
     leader_text,
+    nowhere_note,
     only_texts,
     regime_change,
     relative_note,
+    turns_of,
 )
+from eigenlens.report.model_words import facts_text
 from eigenlens.report.names import Names
 from eigenlens.report.page.blocks import summary
 from eigenlens.report.page.private import Veil
@@ -58,7 +62,7 @@ def compare_page(result: Comparison) -> bytes:
     anchors = {"summary": "In short"} | {name: COMPARISONS[name].title for name in found}
     anchors |= {"layers": "All layers", "provenance": "Data"}
     names = [str(m["source"]) for m in (result.model, result.other)]
-    facts = f"A {_facts(result.model)}; B {_facts(result.other)}"
+    facts = f"A {facts_text(result.model, *SIZES)}; B {facts_text(result.other, *SIZES)}"
     plots = {name: COMPARISON_PLOTS[name](data) for name, data in found.items()}
     return one_page(f"{names[0]} and {names[1]}", facts, body, anchors, result, plots)
 
@@ -76,11 +80,6 @@ def _veiled(result: Comparison) -> Comparison:
         warnings=tuple(veil.text(w) for w in result.warnings),
         only={side: tuple(veil.record(list(x))) for side, x in result.only.items()},
     )
-
-
-def _facts(model: dict[str, Any]) -> str:
-    kind = f"{model['model_type']}, " if model["model_type"] else ""
-    return f"{kind}d {model['d_model']}, {counted(model, 'layer')}, {counted(model, 'head')}"
 
 
 def _answers(result: Comparison) -> list[Answer]:
@@ -109,10 +108,10 @@ def _answers(result: Comparison) -> list[Answer]:
     verdict = f"Yes, {_in(len(turned), len(layers))}" if turned else "No"
     kept = "What leads is of the same kind in every layer."
     out.append(Answer("Did a regime change?", verdict, f"{detail}." if detail else kept))
-    angled = [x for x in moved if x.principal_angles]
+    angled = turns_of(moved)
     if angled:
-        widest = max(angled, key=lambda x: x.principal_angles[0])
-        wide = [x for x in angled if x.principal_angles[0] > math.radians(5)]
+        widest = next(iter(angled))
+        wide = [x for x in moved if angled.get(x, 0.0) > WIDE]
         out.append(
             Answer(
                 "Are tokens drawn elsewhere?",
@@ -155,5 +154,5 @@ def _layers(result: Comparison) -> str:
         "of the difference, the shift that of A's leading eigenvalue ('=' within its error bars, "
         "'*' where another one leads B), the angle the largest between what A and B draw tokens to"
     )
-    caption += relative_note(str(row[5]) for row in rows)
+    caption += relative_note(str(row[5]) for row in rows) + nowhere_note(result.layers)
     return table_section("layers", "All layers", [*headings, "regime"], rows, caption)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,8 +12,10 @@ from rich.text import Text
 from eigenlens.comparing.matching import KINDS, Match
 from eigenlens.comparing.result import Comparison, LayerComparison, Side
 from eigenlens.inert import inert
+from eigenlens.report.model_words import model_line
 from eigenlens.report.names import Names
-from eigenlens.report.tables import model_line, plain_table
+from eigenlens.report.order_words import leading_text
+from eigenlens.report.tables import plain_table
 from eigenlens.report.words import (
     MOST,
     complex_text,
@@ -30,10 +31,13 @@ _LEGEND = (
     "tokens to, the largest one"
 )
 _RELATIVE = "; in brackets: shift over the size of A's, where A and B look alike"
+_NOWHERE = "; no angle: A or B draws tokens nowhere"
 _FOLLOWED = (
     "A, B: an eigenvalue in both, of a pair one; place: where it stands in either list, '-' for "
     "the kernel; shift: its distance, '=' within both error bars"
 )
+WIDE = math.radians(5)
+"""Angle from which what tokens are drawn to has turned."""
 _APART = 0.2  # the cosine between two F below which they are called unrelated
 
 
@@ -49,7 +53,7 @@ def compare_view(result: Comparison) -> RenderableType:
     if moved:
         places = leader_places(moved)
         note = relative_note(leader_shift(x, places) for x in moved)
-        parts.append(Text(_LEGEND + note, style="dim"))
+        parts.append(Text(_LEGEND + note + nowhere_note(moved), style="dim"))
         if moved[0].matches:
             parts += [Text(), *_followed(moved[0], names)]
     return Group(*parts)
@@ -58,23 +62,21 @@ def compare_view(result: Comparison) -> RenderableType:
 def _heading(result: Comparison) -> Text:
     text = Text()
     for name, model in (("A", result.model), ("B", result.other)):
-        sizes = f"d {model['d_model']}, {counted(model, 'layer')}, {counted(model, 'head')}"
-        text.append(f"{name} ").append(model_line(model, sizes)).append("\n")
-    first = result.layers[0] if result.layers else None
-    if first is not None:
-        text.append(f"operator {first.operator}, leading by {first.order}")
+        text.append(f"{name} ").append(model_line(model, *SIZES)).append("\n")
+    leading = leading_text(result.layers)
+    if result.layers:
+        text.append(f"operator {result.layers[0].operator}{', ' * bool(leading)}{leading}")
     return text
 
 
-def counted(model: Mapping[str, Any], what: str) -> str:
-    """``1 layer``, ``12 heads``."""
-    return count_text(model[f"n_{what}s"], what)
+SIZES = ("d", "layers", "heads")
+"""What is told of either model."""
 
 
 def _ranked(layers: Sequence[LayerComparison], names: Names) -> Table:
     table = plain_table(
         [
-            ("layer", "left"),
+            ("layer", "right"),
             ("|dF|/|F|", "right"),
             ("rank of dF", "right"),
             ("leading A", "right"),
@@ -161,12 +163,32 @@ def relative_note(shifts: Iterable[str]) -> str:
     return _RELATIVE if any("(" in text for text in shifts) else ""
 
 
+def drawn_angle(x: LayerComparison) -> float | None:
+    """The largest principal angle in radians; None where A or B draws tokens nowhere.
+
+    Between a kernel that leads and a direction within it, say, there is none, yet tokens go
+    elsewhere.
+    """
+    nowhere = any(side is None or side.regime == "no_consensus" for side in (x.a, x.b))
+    return None if nowhere or not x.principal_angles else x.principal_angles[0]
+
+
 def angle_text(x: LayerComparison) -> str:
-    """The largest principal angle in degrees."""
-    if not x.principal_angles:
-        return "-"
-    degrees = math.degrees(x.principal_angles[0])
-    return f"{degrees:.1f}°"
+    """`drawn_angle` in degrees, or a dash."""
+    angle = drawn_angle(x)
+    return "-" if angle is None else f"{math.degrees(angle):.1f}°"
+
+
+def nowhere_note(layers: Iterable[LayerComparison]) -> str:
+    """What a dash for an angle stands for, where there is one."""
+    dash = any(x.principal_angles and drawn_angle(x) is None for x in layers)
+    return _NOWHERE if dash else ""
+
+
+def turns_of(layers: Iterable[LayerComparison]) -> dict[LayerComparison, float]:
+    """The layers that have a `drawn_angle`, with it, widest first."""
+    found = [(x, angle) for x in layers if (angle := drawn_angle(x)) is not None]
+    return dict(sorted(found, key=lambda pair: -pair[1]))
 
 
 def regime_change(x: LayerComparison) -> str:
@@ -252,16 +274,21 @@ def compare_sentences(result: Comparison) -> list[str]:
     usurped = [x for x in layers if x.new_leader]
     if usurped:
         out.append(f"Another eigenvalue than in A leads in {names.phrases(usurped)}.")
-    wide = [x for x in moved if x.principal_angles and x.principal_angles[0] > math.radians(5)]
+    turns = turns_of(moved)
+    wide = [x for x in moved if turns.get(x, 0.0) > WIDE]
     if wide:
-        widest = max(wide, key=lambda x: x.principal_angles[0])
+        widest = next(iter(turns))
         most = f", most in {names.phrase(widest)}" if len(wide) > 1 else ""
         out.append(
             f"The direction or space that tokens are drawn to turned by more than 5 degrees in "
             f"{names.phrases(wide)}{most} ({angle_text(widest)})."
         )
-    elif any(x.principal_angles for x in moved):
-        out.append("What tokens are drawn to turned by at most 5 degrees.")
+    elif turns:
+        widest = next(iter(turns))
+        angle = math.degrees(turns[widest])
+        where = f" ({names.phrase(widest)})" if len(layers) > 1 else ""
+        most = "less than 0.01 degrees" if angle < 0.01 else f"at most {angle:.2g} degrees{where}"
+        out.append(f"What tokens are drawn to turned by {most}.")
     return out
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from eigenlens.circuit.edits import RECORD
 from eigenlens.inert import inert
 from eigenlens.report.samples import size_text
+from eigenlens.report.words import count_text
 from eigenlens.steering.applying import Application
 from eigenlens.steering.record import UNDO
 from eigenlens.steering.undo import Undone
@@ -48,8 +49,7 @@ def written_view(written: Written) -> RenderableType:
         rows["SHA-256"] = f"was {written.sha256_before[:16]}, now {written.sha256_after[:16]}"
     if written.noted:
         rows["noted"] = f"that the weights were edited: in {inert(', '.join(written.noted))}"
-    files = "1 file" if len(written.files) == 1 else f"{len(written.files)} files"
-    rows["written"] = f"{files}, {size_text(written.size)}"
+    rows["written"] = f"{count_text(len(written.files), 'file')}, {size_text(written.size)}"
     grid = _grid()
     for name, text in rows.items():
         grid.add_row(name, Text(text))
@@ -94,10 +94,10 @@ def unsteer_view(result: Undone) -> RenderableType:
 
 def _left_sentence(result: Undone) -> str:
     if result.remaining:
-        many = "edits are" if result.remaining > 1 else "edit is"
+        verb = "are" if result.remaining > 1 else "is"
         return (
-            f"{result.remaining} older {many} left in the folder; the next unsteer undoes the "
-            "youngest of them."
+            f"{count_text(result.remaining, 'older edit')} {verb} left in the folder; the next "
+            "unsteer undoes the youngest of them."
         )
     return f"No edit is left: the folder is as it was before, without {RECORD} and {UNDO}."
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from eigenlens.report.names import Names
 from eigenlens.report.words import count_text, layer_list, percent, steps_text
+from eigenlens.shown.names import by_group
 from eigenlens.spectra.principal import REGIMES
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
@@ -25,9 +26,7 @@ def spectrum_sentences(result: Spectrum) -> list[str]:
     if len(layers) == 1:
         return [" ".join(_one_layer(layers[0]))]
     names = Names.of(layers)
-    groups: dict[str, list[LayerSpectrum]] = {}
-    for layer in layers:
-        groups.setdefault(f"{layer.stack}{' cross' * (layer.kind == 'cross')}", []).append(layer)
+    groups = by_group(layers)
     if len(groups) == 1:
         texts = [" ".join(_many_layers(layers, names))]
     else:
@@ -71,15 +70,31 @@ def _upper(text: str) -> str:
 def _one_layer(layer: LayerSpectrum) -> list[str]:
     shared = f", which is applied {layer.steps} times" if layer.steps > 1 else ""
     out = [f"In this layer{shared}, {_meaning(layer)}."]
-    steps = steps_text(layer.steps_to_separate)
-    if steps != "-" and layer.order != "real":
-        enough, count = "", f"{steps} step{'s' * (steps != '1')}"
+    behind = behind_text(layer, "in")
+    if behind and layer.order != "real":
+        enough = ""
         if layer.steps > 1 and layer.steps_to_separate is not None:
             reached = layer.steps_to_separate <= layer.steps
             enough = ", within" if reached else ", more than"
             enough += f" the {layer.steps} that the model takes"
-        out.append(f"The second direction falls 10 times behind the first in {count}{enough}.")
+        out.append(f"The second direction falls 10 times behind the first {behind}{enough}.")
     return out
+
+
+def behind_text(layer: LayerSpectrum, before: str = "after") -> str:
+    """When the second is far behind: ``after 12 steps``, ``after 3 times the depth``, ``at once``.
+
+    Nothing where that never is, or where the first attracts nothing.
+    """
+    steps = layer.steps_to_separate
+    if steps is None or layer.regime == "no_consensus":
+        return ""
+    if layer.order == "real":
+        return f"{before} {steps_text(steps)} times the depth"
+    if steps == 0:
+        return "at once"
+    text = steps_text(steps)
+    return f"{before} {text} step{'s' * (text != '1')}"
 
 
 def _meaning(layer: LayerSpectrum) -> str:

@@ -10,10 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eigenlens.dynamics.outcome import LABELS
+from eigenlens.dynamics.outcome import LABELS, UNSETTLED
 from eigenlens.dynamics.predict import Prediction
-from eigenlens.dynamics.result import Simulation
-from eigenlens.report.tables import model_line, plain_table, short_sizes
+from eigenlens.dynamics.result import Share, Simulation
+from eigenlens.report.model_words import SHORT, model_line
+from eigenlens.report.tables import plain_table
 from eigenlens.report.words import complex_text, count_text
 
 _NOT = "not predicted"
@@ -37,7 +38,7 @@ def simulate_view(result: Simulation) -> RenderableType:
 
 def _heading(result: Simulation) -> Text:
     m, o = result.model, result.options
-    text = model_line(m, short_sizes(m))
+    text = model_line(m, *SHORT)
     layers = o.get("layers") or range(m["n_layers"])
     shared = "one layer, again and again" if len(layers) == 1 else f"{len(layers)} layers in turn"
     starts = f"{o['starts']} starts of " if o["starts"] > 1 else ""
@@ -116,14 +117,53 @@ def outcome_sentence(result: Simulation) -> str:
     out = result.outcome
     since = "" if out.step_reached is None else f" from step {out.step_reached} on"
     text = _HAPPENED[out.label](result, since)
-    if not out.settled:
-        told = out.label == "none" and not out.balanced  # that sentence names the steps
-        steps = count_text(result.trajectory[-1]["step"], "step")
-        text += ", and still moved" + ("" if told else f" after {steps}")
-    if len(result.final) > 1:
-        share = result.basins[0]
-        text = f"In {share.count} of {len(result.final)} starts {text[:1].lower()}{text[1:]}"
+    starts = len(result.final)
+    if starts > 1:
+        share = next(b for b in result.basins if b.label == out.label)
+        text = f"In {share.count} of {starts} starts {text[:1].lower()}{text[1:]}"
     return f"{text}; {_expected(result)}."
+
+
+def unsettled_sentence(result: Simulation) -> str:
+    """How many starts have no outcome yet, and how many steps would settle them where foretold."""
+    open_ = _open(result)
+    if not open_:
+        return ""
+    steps, starts = result.trajectory[-1]["step"], len(result.final)
+    needed = result.outcome.steps_to_settle
+    p = result.outcome.predicted
+    expected = "how many steps would settle {} is not foretold"
+    if p is not None and p.stable:
+        size = "more than 1e15" if needed is None else f"about {_rounded(needed)}"
+        expected = f"{_rates_text(p)}, {size} steps would settle {{}}"
+    if starts == 1:
+        return f"Not settled, so no outcome is named: {expected.format('it')}."
+    verb = "has" if open_ == 1 else "have"
+    return (
+        f"{open_} of {starts} starts {verb} not settled after {count_text(steps, 'step')} and may "
+        f"still end in any outcome: {expected.format('it' if open_ == 1 else 'them')}."
+    )
+
+
+def _open(result: Simulation) -> int:
+    return sum(b.count for b in result.basins if b.label == UNSETTLED)
+
+
+def _rates_text(p: Prediction) -> str:
+    """``at the predicted 0.984 a step``: what an expected number of steps follows from."""
+    if p.exponent is not None:
+        return f"at the predicted exponent of {p.exponent:+.3f}"
+    if p.label == "rotation" and p.angle_per_step:
+        angle = math.degrees(p.angle_per_step)
+        return f"at the predicted {p.alignment_rate:.3f} and {angle:.2g} degrees a step"
+    return f"at the predicted {p.alignment_rate:.3f} a step"
+
+
+def _rounded(steps: float) -> str:
+    """Up to two digits, so that what is told is not less than what was computed."""
+    unit = 10 ** max(math.floor(math.log10(max(steps, 1.0))) - 1, 0)
+    size = math.ceil(steps / unit) * unit
+    return f"{size:,}" if size < 1e6 else f"{size:.1e}".replace("e+0", "e").replace("e+", "e")
 
 
 _ARRIVED = math.radians(1.0)
@@ -146,11 +186,11 @@ def log_steps_needed(result: Simulation) -> float | None:
 
 
 def too_short_sentence(result: Simulation) -> str:
-    """How many steps the prediction would need, where these are far more than were taken."""
+    """How many steps the prediction would need: to test it at all, or to settle every start."""
     needed = log_steps_needed(result)
     steps = result.trajectory[-1]["step"]
     if needed is None or needed <= math.log10(_TOO_SHORT * max(steps, 1)):
-        return ""
+        return unsettled_sentence(result)
     size = f"{10**needed:.0e}".replace("e+0", "e").replace("e+", "e") if needed < 300 else "1e300"
     return (
         f"By the predicted exponent {'about' if needed < 300 else 'more than'} {size} steps would "
@@ -160,8 +200,7 @@ def too_short_sentence(result: Simulation) -> str:
 
 
 def _consensus(result: Simulation, since: str) -> str:
-    still = f", which stands still{_where(result)}" if result.outcome.settled else ""
-    return f"All tokens became one direction{since}{still}"
+    return f"All tokens became one direction{since}, which stands still{_where(result)}"
 
 
 def _flip(result: Simulation, since: str) -> str:
@@ -190,6 +229,18 @@ def _clusters(result: Simulation, since: str) -> str:
     return f"Tokens gathered in {len(groups)} groups{since} (of {sizes})"
 
 
+def _unsettled(result: Simulation, since: str) -> str:
+    """What it looks like so far, without a name for it."""
+    share = next(b for b in result.basins if b.label == UNSETTLED)
+    if 2 * share.together > share.count:
+        steps = count_text(result.trajectory[-1]["step"], "step")
+        whose = "" if share.together == share.count else f" (in {share.together} of them)"
+        return f"All tokens became one direction{since}{whose}, and still moved after {steps}"
+    told = _none(result, since)
+    steps = count_text(result.trajectory[-1]["step"], "step")
+    return f"{told}, and still moved" + (f" after {steps}" if steps not in told else "")
+
+
 def _none(result: Simulation, since: str) -> str:
     """Nothing has happened, so that `since`, which all of `_HAPPENED` are told, is of no use."""
     if result.outcome.balanced:
@@ -212,6 +263,7 @@ _HAPPENED: dict[str, Callable[[Simulation, str], str]] = {
     "bipartite": _bipartite,
     "clusters": _clusters,
     "none": _none,
+    UNSETTLED: _unsettled,
 }
 
 
@@ -224,6 +276,16 @@ def _where(result: Simulation) -> str:
     return f" in {out.reached}, not in the leading one"
 
 
+def as_foretold(result: Simulation) -> bool:
+    """Whether what happened is what was predicted, with the target that was predicted."""
+    out, p = result.outcome, result.outcome.predicted
+    if p is None:
+        return False
+    if p.label == "none":
+        return out.label not in ("consensus", "rotation", "flip")
+    return p.label == out.label and out.reached == out.target
+
+
 def _expected(result: Simulation) -> str:
     out, p = result.outcome, result.outcome.predicted
     if p is None:
@@ -231,9 +293,8 @@ def _expected(result: Simulation) -> str:
             return "that they end there was foretold, the rates were not"
         return "nothing was foretold here"
     if p.label == "none":
-        agrees = out.label not in ("consensus", "rotation", "flip")
-        return "no consensus was foretold" + ("" if agrees else ", so this was not")
-    if p.label == out.label and out.reached == out.target:
+        return "no consensus was foretold" + ("" if as_foretold(result) else ", so this was not")
+    if as_foretold(result):
         return "this was foretold"
     end = "is, in the end," if not out.settled else "was"
     return (
@@ -262,8 +323,16 @@ def _basins(result: Simulation) -> Table:
     for b in result.basins:
         low, high = b.interval
         interval = "-" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-        table.add_row(b.label, str(b.count), f"{b.share:.3f}", interval, LABELS[b.label])
+        table.add_row(b.label, str(b.count), f"{b.share:.3f}", interval, _meaning(result, b))
     return table
+
+
+def _meaning(result: Simulation, basin: Share) -> str:
+    if basin.label != UNSETTLED:
+        return LABELS[basin.label]
+    one = "all" if basin.together == basin.count else str(basin.together)
+    steps = count_text(result.trajectory[-1]["step"], "step")
+    return f"still moved after {steps}; tokens are one in {one}"
 
 
 def _legend(result: Simulation) -> str:
@@ -277,7 +346,21 @@ def _legend(result: Simulation) -> str:
     angle = ", angle: turn of the common direction" if "rotation" in _labels(result) else ""
     several = len(result.options.get("layers") or range(result.model["n_layers"])) > 1
     passed = "; the eigenvalue: of the matrix that a pass through all layers stands for"
-    return f"{rate}{angle}{passed * several}; -: not seen (too short, or another outcome)"
+    unseen = "; -: not seen (too short, or another outcome)"
+    return f"{rate}{angle}{passed * several}{unseen}{_shares(result)}"
+
+
+def _shares(result: Simulation) -> str:
+    """What a share is of, where there are shares."""
+    starts = len(result.final)
+    if starts < 2:
+        return ""
+    if not _open(result):
+        return f"; share, interval: of all {starts} starts"
+    return (
+        f"; share: of all {starts} starts, settled or not; interval: its upper end is for all "
+        "unsettled starts ending so"
+    )
 
 
 def _labels(result: Simulation) -> set[str]:

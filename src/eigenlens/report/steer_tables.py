@@ -10,26 +10,29 @@ from rich.table import Table
 from rich.text import Text
 
 from eigenlens.inert import inert
+from eigenlens.report.model_words import SHORT, model_line
 from eigenlens.report.steer_words import (
     DASH,
+    LEADERS,
     SITES,
     beside_addition,
     chance_text,
     cosine4,
     kl_text,
     leader_text,
-    led_by_planes,
+    led_by_vectors,
     mean_text,
     number,
     on_top,
     perplexity,
     rank_text,
     share_text,
+    useful_text,
     what_it_says,
     where_tokens_go,
     window_text,
 )
-from eigenlens.report.tables import model_line, plain_table, short_sizes
+from eigenlens.report.tables import plain_table
 from eigenlens.report.words import percent
 from eigenlens.steering.continuations import Continuation
 from eigenlens.steering.measures import Measure
@@ -43,7 +46,6 @@ _PLACES = {
 }
 _VERSIONS = {"before": "before", "after": "edited", "activation": "added"}
 _STEPS = {"last": "the last", "all": "all"}
-_KINDS = {"v1": "eigenvector", "plane": "plane", "span": "tied span", "kernel": "kernel"}
 _BAR = 12
 _LONGEST = 78
 
@@ -89,7 +91,7 @@ def _sections(result: Steering) -> list[tuple[RenderableType, str, list[str]]]:
 
 def _heading(result: Steering) -> Text:
     m, e = result.model, result.edit
-    text = model_line(m, short_sizes(m))
+    text = model_line(m, *SHORT)
     says = ", ".join(f"'{inert(t)}'" for t in result.says[:4])
     text.append(f"\ntowards {inert(e.label)}")
     if says and not result.direction.targets:
@@ -125,9 +127,9 @@ def _spectrum(result: Steering) -> Table:
     table.add_row("leading eigenvalue", leader_text(a), leader_text(b))
     table.add_row("lead over the second (gap)", percent(a.gap), percent(b.gap))
     name, kinds = "cosine of its eigenvector with the direction", ("", "")
-    if led_by_planes(result.spectrum):
+    if not led_by_vectors(result.spectrum):
         name = "cosine of what leads with the direction"
-        kinds = (f" ({_KINDS[a.target]})", f" ({_KINDS[b.target]})")
+        kinds = (f" ({LEADERS[a.target]})", f" ({LEADERS[b.target]})")
     cells = (cosine4(x.cos_direction) + kind for x, kind in zip((a, b), kinds, strict=True))
     table.add_row(name, *cells)
     return table
@@ -253,14 +255,7 @@ def _curve_legend(result: Steering) -> str:
     if result.window is None:  # no row is marked useful
         return text
     limit = f"{result.options['max_kl']:g}"
-    return f"{text}; useful: {_useful(result)} at a KL of at most {limit}"
-
-
-def _useful(result: Steering) -> str:
-    if not result.direction.targets:
-        return "any strength"
-    down = result.edit.strength < 0
-    return "at most half the probability" if down else "at least twice the probability"
+    return f"{text}; useful: {useful_text(result)} at a KL of at most {limit}"
 
 
 def _continuations(found: Sequence[Continuation]) -> Table:

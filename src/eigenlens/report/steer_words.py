@@ -14,12 +14,7 @@ from eigenlens.steering.result import Steering
 from eigenlens.steering.strength import kl_of
 
 SITES = {"attention": "attention", "ffn": "the feed-forward part"}
-LED = {
-    "v1": "leading eigenvector",
-    "plane": "leading plane",
-    "span": "leading span of tied eigenvectors",
-    "kernel": "leading kernel",
-}
+LEADERS = {"v1": "eigenvector", "plane": "plane", "span": "tied span", "kernel": "kernel"}
 """What leads a spectrum, by the target."""
 DASH = "-"
 
@@ -29,15 +24,17 @@ def leader_text(leader: Leader) -> str:
     return "0 (kernel)" if leader.target == "kernel" else complex_text(leader.eigenvalue)
 
 
-def led_by_planes(change: Change) -> bool:
-    """Whether something else than one eigenvector leads, before or after."""
-    return {change.before.target, change.after.target} != {"v1"}
+def led_by_vectors(change: Change) -> bool:
+    """Whether one eigenvector leads, before and after."""
+    return {change.before.target, change.after.target} == {"v1"}
 
 
 def _before(leader: Leader, after: Leader) -> str:
     """The cosine before the edit, and with what it was where that was of another kind."""
     found = f"before {cosine4(leader.cos_direction)}"
-    return found if leader.target == after.target else f"{found} with the {LED[leader.target]}"
+    if leader.target == after.target:
+        return found
+    return f"{found} with the leading {LEADERS[leader.target]}"
 
 
 def _as_formula(result: Steering, change: Change) -> str:
@@ -59,7 +56,7 @@ def on_top(result: Steering, change: Change) -> str:
     where = f"{inert(result.edit.stack)} layer {result.edit.layer}"
     formula = change.formula
     exact = _as_formula(result, change)
-    led, before = LED[after.target], _before(change.before, after)
+    led, before = f"leading {LEADERS[after.target]}", _before(change.before, after)
     if result.edit.strength < 0:
         value = "" if formula is None else f" to {complex_text(formula.eigenvalue)}"
         return (
@@ -122,14 +119,19 @@ def what_it_says(result: Steering, before: Measure, after: Measure) -> str:
         return f"Predictions changed by {harm}."
     name = inert(result.edit.label).removeprefix("tokens ").removeprefix("token ")
     change = f"{_times(b / a)} as probable as" if b >= a else f"{_times(a / b)} rarer than"
-    return f"{name} is {change} before at {harm}."
+    if max(a, b) < 1.05 * min(a, b):
+        change = "about as probable as"
+    verb = "are" if len(result.direction.targets) > 1 else "is"
+    return f"{name} {verb} {change} before at {harm}."
 
 
 def beside_addition(after: Measure, other: Measure) -> str:
     """The edit beside plain activation addition of the same KL."""
     a, b = after.target_probability or 0.0, other.target_probability or 0.0
-    if min(a, b) <= 0:
+    if b <= 0:
         verdict = "leaves the wanted tokens without any probability"
+    elif a <= 0:
+        verdict = "gives the wanted tokens a probability, which the edit does not"
     elif max(a, b) < 1.15 * min(a, b):
         verdict = "makes the wanted tokens about as probable"
     elif b > a:
@@ -146,26 +148,41 @@ def window_text(result: Steering, points: Sequence[Measure]) -> str:
     """Which strengths are useful, and where alignment sets in."""
     limit = f"{result.options['max_kl']:g}"
     w = result.window
-    if w is None:
+    if w is None and not result.direction.targets:
+        text = f"No strength is useful: each that was tried has a KL of more than {limit}."
+    elif w is None:
         text = (
-            f"No strength is useful: none changes the wanted probability twofold at a KL of {limit}"
-            " or less."
+            f"No strength is useful: none gives the wanted tokens {useful_text(result)} at a KL of "
+            f"{limit} or less."
         )
+    elif number(w.low) == number(w.high):
+        text = f"One of these strengths is useful: {number(w.low)} (KL at most {limit})."
     else:
         text = f"Useful strengths are {number(w.low)} to {number(w.high)} (KL at most {limit})."
-    aligned = [m for m in points if _aligned(m)]
-    if aligned:
-        first = aligned[0]
+    aligned = [_aligned(m) for m in points]
+    if any(aligned):
+        since = aligned.index(True)
+        first = points[since]
+        on = " on" * all(aligned[since:])  # later ones may lose it again
         text += (
             f" Tokens are nearly aligned with the direction (mean cosine "
-            f"{mean_text(_rest(first))}) from strength {number(first.strength)} on, where the KL "
-            f"is {kl_text(first)}"
+            f"{mean_text(_rest(first))}) {'from' if on else 'at'} strength "
+            f"{number(first.strength)}{on}, where the KL is {kl_text(first)}"
         )
         broken = kl_of(first) > result.options["max_kl"]
         text += (
             ": alignment is not influence, and that much of it breaks the model." if broken else "."
         )
     return text + _falls(result, points)
+
+
+def useful_text(result: Steering) -> str:
+    """What a strength must do to be useful, besides a small KL."""
+    if not result.direction.targets:
+        return "any strength"
+    if result.edit.strength < 0:
+        return "at most half the probability"
+    return "at least twice the probability"
 
 
 def _falls(result: Steering, points: Sequence[Measure]) -> str:

@@ -14,7 +14,7 @@ from eigenlens.report.page.summary import Answer
 from eigenlens.report.panels.figure import n_rows
 from eigenlens.report.survey_panels import SURVEYS
 from eigenlens.report.survey_plots import SURVEY_PLOTS
-from eigenlens.report.survey_tables import survey_sentences
+from eigenlens.report.survey_tables import leading_regimes, percent_short, survey_sentences
 from eigenlens.report.words import count_text, percent, regime_text
 from eigenlens.spectra.principal import REGIMES
 from eigenlens.surveys.result import STATUSES, ModelSummary, Survey
@@ -95,13 +95,15 @@ def _answers(result: Survey) -> list[Answer]:
     there = [m for m in result.models if m.layers]
     if not there:
         return [Answer("What leads the layers?", "Nothing to show", _facts(result), known=False)]
-    shares = {r: sum(m.regimes.get(r, 0.0) for m in there) / len(there) for r in REGIMES}
-    most = max(shares, key=lambda r: shares[r])
+    first, share, majority = leading_regimes(there)
+    told = ", ".join(map(regime_text, first))
+    some = percent_short(share) + " each" * (len(first) > 1)
     out = [
         Answer(
             "What leads the layers?",
-            f"Mostly {regime_text(most)}",
-            f"{100 * shares[most]:.0f} % of the layers of the average checkpoint: {REGIMES[most]}.",
+            f"Mostly {told}" if majority else f"No majority: {told}, {some}",
+            f"{some} of the layers of the average checkpoint: "
+            f"{'; '.join(REGIMES[name] for name in first)}.",
         )
     ]
     led = [m for m in there if m.gap is not None]

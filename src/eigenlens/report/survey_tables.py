@@ -12,7 +12,7 @@ from rich.text import Text
 
 from eigenlens.inert import inert
 from eigenlens.report.tables import plain_table
-from eigenlens.report.words import count_text, percent, regime_text
+from eigenlens.report.words import count_text, most_frequent, percent, regime_text
 from eigenlens.spectra.principal import REGIMES
 from eigenlens.surveys.result import STATUSES, ModelSummary, Survey
 
@@ -134,12 +134,20 @@ def survey_sentences(result: Survey) -> list[str]:
     there = [m for m in result.models if m.layers]
     out: list[str] = []
     if there:
-        shares = {name: fmean(m.regimes.get(name, 0.0) for m in there) for name in REGIMES}
-        most = max(shares, key=lambda name: shares[name])
-        out.append(
-            f"Most layers are {regime_text(most)} ({100 * shares[most]:.0f} % in the average "
-            f"checkpoint): {REGIMES[most]}."
-        )
+        first, share, majority = leading_regimes(there)
+        average = " of the average checkpoint" * (len(there) > 1)
+        if majority:
+            out.append(
+                f"Most layers{average} are {regime_text(first[0])} ({percent_short(share)}): "
+                f"{REGIMES[first[0]]}."
+            )
+        else:
+            out.append(
+                f"No regime has most layers{average}; most frequent, with {percent_short(share)}"
+                f"{' each' * (len(first) > 1)}: "
+                + "; ".join(f"{regime_text(name)} ({REGIMES[name]})" for name in first)
+                + "."
+            )
         out += _extremes(there)
     for status, tell in _TELL.items():
         out += [tell(m) for m in result.models if m.status == status]
@@ -148,13 +156,23 @@ def survey_sentences(result: Survey) -> list[str]:
     return out
 
 
+def leading_regimes(models: Sequence[ModelSummary]) -> tuple[list[str], float, bool]:
+    """The most frequent regimes of the average checkpoint, their share, whether that is most."""
+    shares = {name: fmean(m.regimes.get(name, 0.0) for m in models) for name in REGIMES}
+    first, majority = most_frequent(shares)
+    return first, shares[first[0]], majority
+
+
 def _extremes(models: Sequence[ModelSummary]) -> list[str]:
     led = [m for m in models if m.gap is not None]
     if len(led) < 2:
         return []
     strong, weak = max(led, key=_gap), min(led, key=_gap)
     if percent(strong.gap) == percent(weak.gap):
-        return [f"The lead is equally clear in every checkpoint (median gap {percent(weak.gap)})."]
+        where = "every checkpoint"
+        if len(led) < len(models):
+            where = f"the {len(led)} checkpoints that have one"
+        return [f"The lead is equally clear in {where} (median gap {percent(weak.gap)})."]
     return [
         f"The lead is clearest in {inert(strong.model)} (median gap {percent(strong.gap)}) and "
         f"weakest in {inert(weak.model)} ({percent(weak.gap)})."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,11 @@ from rich.text import Text
 
 from eigenlens.inert import inert
 from eigenlens.report.heads import head_fraction
+from eigenlens.report.model_words import FULL, model_line
 from eigenlens.report.names import Names, left_out_texts
+from eigenlens.report.order_words import leading_text, orders_of, unusual_text
 from eigenlens.report.sentences import spectrum_sentences
+from eigenlens.report.whole_table import WholeTable
 from eigenlens.report.words import (
     complex_text,
     count_text,
@@ -29,7 +32,6 @@ from eigenlens.report.words import (
     size_of,
     steps_text,
 )
-from eigenlens.spectra.orders import ORDERS, resolve_order
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
 WIDTH = 100
@@ -45,37 +47,16 @@ _STYLES = {
 
 def plain_table(columns: Sequence[tuple[str, str]], title: str | None = None) -> Table:
     """An empty table in the house style; `columns` are (heading, justification)."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    table = WholeTable(title)
     for heading, justify in columns:
         # Numbers stay whole; where 100 columns are short, words wrap.
-        table.add_column(heading, justify=justify, no_wrap=justify == "right")  # type: ignore[arg-type]
+        table.add_column(
+            heading,
+            justify=justify,  # type: ignore[arg-type]
+            no_wrap=justify == "right",
+            overflow="fold",
+        )
     return table
-
-
-def model_line(model: Mapping[str, Any], sizes: str) -> Text:
-    """``sample:bert-tiny  bert, d 128, 4 heads``: the name, bold, then type and `sizes`."""
-    text = Text()
-    text.append(inert(str(model["source"])), style="bold")
-    kind = f"{inert(str(model['model_type']))}, " if model.get("model_type") else ""
-    return text.append(f"  {kind}{sizes}{edited_text(model)}")
-
-
-def edited_text(model: Mapping[str, Any]) -> str:
-    """``, edited by eigenlens (2 edits)`` where the model's folder says so, else nothing."""
-    edits = int(model.get("edits") or 0)
-    return f", edited by eigenlens ({count_text(edits, 'edit')})" if edits else ""
-
-
-def short_sizes(model: Mapping[str, Any]) -> str:
-    """``d 128, 4 heads, post-norm``."""
-    placement = f", {model['placement']}-norm" if model.get("placement") else ""
-    return f"d {model['d_model']}, {count_text(model['n_heads'], 'head')}{placement}"
 
 
 def spectrum_view(result: Spectrum) -> RenderableType:
@@ -83,13 +64,13 @@ def spectrum_view(result: Spectrum) -> RenderableType:
     parts: list[RenderableType] = [_heading(result)]
     names = Names.of(result.layers)
     shown = Decimals.of(result.layers)
-    stacks = dict.fromkeys(layer.stack for layer in result.layers)
-    for stack in stacks:
-        layers = [x for x in result.layers if x.stack == stack]
-        parts.append(_layers_table(layers, names, shown))
+    tables: dict[tuple[str, str], list[LayerSpectrum]] = {}
+    for x in result.layers:  # the heading of the steps holds for all rows of a table
+        tables.setdefault((x.stack, separation_heading(x.order)), []).append(x)
+    parts += [_layers_table(layers, names, shown) for layers in tables.values()]
     parts += [Text(sentence) for sentence in spectrum_sentences(result)]
     if result.layers:
-        parts.append(Text(columns_legend(result.layers[0].order), style="dim"))
+        parts.append(Text(columns_legend(orders_of(result.layers)), style="dim"))
     with_heads = [x for x in result.layers if x.heads is not None]
     if with_heads:
         parts += [Text(), _heads_table(with_heads, names, shown), Text(_HEADS_LEGEND, style="dim")]
@@ -117,43 +98,32 @@ class Decimals:
 
 
 def _heading(result: Spectrum) -> Text:
-    text = model_line(result.model, _sizes(result.model))
+    text = model_line(result.model, *FULL)
     if result.layers:
-        first = result.layers[0]
-        text.append(
-            f"\noperator {first.operator}, leading by {first.order} ({ORDERS[first.order].meaning})"
-            + _unusual(first.order, result.model["placement"])
-        )
+        operator = result.layers[0].operator
+        text.append(f"\noperator {operator}, {leading_text(result.layers, meaning=True)}")
+        # Of a stack that was asked for the placement is not known here.
+        asked = result.options["order"] if result.options.get("stack") is None else "auto"
+        remark = unusual_text(result.layers, asked, result.model["placement"])
+        text.append(f"\n{remark}" if remark else "")
     return text
 
 
-def _unusual(order: str, placement: str | None) -> str:
-    """A remark where the order is not the one that suits the model."""
-    if placement is None or order == resolve_order("auto", placement).name:
-        return ""
-    return f"\n(asked for: this model is {placement}-norm, where order auto takes another)"
-
-
-def _sizes(m: dict[str, Any]) -> str:
-    """``d 576, 9 heads (3 for values) of 64, pre-norm``."""
-    groups = "" if m["n_kv_heads"] == m["n_heads"] else f" ({m['n_kv_heads']} for values)"
-    placement = f", {m['placement']}-norm" if m["placement"] else ""
-    heads = count_text(m["n_heads"], "head")
-    return f"d {m['d_model']}, {heads}{groups} of {m['head_dim']}{placement}"
-
-
-def columns_legend(order: str) -> str:
-    """What the headings of a table of layers stand for, under an order."""
-    heading = separation_heading(order)
-    after = (
-        "steps of this layer until the second direction is 10 times behind"
-        if order != "real"
-        else "factor by which depth must grow until the second is 10 times behind"
+def columns_legend(orders: Iterable[str]) -> str:
+    """What the headings of tables of layers stand for, under the orders that occur."""
+    after = "; ".join(
+        dict.fromkeys(f"{separation_heading(order)}: {_separation(order)}" for order in orders)
     )
     return (
-        f"gap: how far the first is ahead of the second; {heading}: {after}; |F|: largest "
-        "factor by which F stretches a state; error: error bar of the leading eigenvalue"
+        f"gap: how far the first is ahead of the second; {after}; |F|: largest factor by which F "
+        "stretches a state; error: error bar of the leading eigenvalue"
     )
+
+
+def _separation(order: str) -> str:
+    if order == "real":
+        return "factor by which depth must grow until the second is 10 times behind"
+    return "steps of this layer until the second direction is 10 times behind"
 
 
 def _layers_table(layers: Sequence[LayerSpectrum], names: Names, shown: Decimals) -> Table:
@@ -260,8 +230,8 @@ def _tokens_table(layers: Sequence[LayerSpectrum], names: Names) -> Iterator[Ren
     )
     table.add_column("layer", no_wrap=True)
     table.add_column("side", no_wrap=True)
-    table.add_column("towards", ratio=1)
-    table.add_column("away from", ratio=1)
+    table.add_column("towards", ratio=1, overflow="fold")
+    table.add_column("away from", ratio=1, overflow="fold")
     notes: dict[str, None] = {}
     for layer in layers:
         name = names(layer)
@@ -298,14 +268,11 @@ _VERIFY_LEGEND = (
 def inspect_view(record: dict[str, Any]) -> RenderableType:
     """The table of `eigenlens inspect`."""
     m = record["model"]
-    heading = Text()
-    heading.append(inert(str(m["source"])), style="bold")
     layers = record["layers"]
     count = count_text(len(layers), "layer")
     names = Names((x["stack"], x["kind"]) for x in layers)
-    heading.append(f"  {inert(str(m['model_type']))}, {count}, {_sizes(m)} ({m['norm']})")
-    heading.append(edited_text(m))
-    parts: list[RenderableType] = [heading]
+    known = {**m, "n_layers": len(layers)}
+    parts: list[RenderableType] = [model_line(known, "layers", "d", "each head", "norm")]
     verified = any(x["verified"] is not None for x in layers)
     columns = [
         ("layer", "right"),

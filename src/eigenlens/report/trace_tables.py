@@ -9,16 +9,21 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from eigenlens.inert import inert
+from eigenlens.report.collapse_words import contradiction, sinks_text
+from eigenlens.report.model_words import model_line
 from eigenlens.report.names import Names, left_out_texts
-from eigenlens.report.tables import edited_text, plain_table
+from eigenlens.report.order_words import leading_text
+from eigenlens.report.tables import plain_table
 from eigenlens.report.trace_words import (
+    call_phrase,
     row_name,
     stack_groups,
     three,
     told_by_step,
     trace_sentences,
 )
-from eigenlens.report.words import count_text, percent
+from eigenlens.report.words import count_text, p_text, percent
+from eigenlens.shown.names import group_name
 from eigenlens.tracing.ladder import RUNGS
 from eigenlens.tracing.nulls import NULLS
 from eigenlens.tracing.options import MODES
@@ -64,8 +69,11 @@ _COLLAPSE = {
     "participation_ratio": "particip.",
 }
 _COLLAPSE_LEGEND = (
-    "states after attention: mean cosine of tokens of a prompt and across prompts; what is left of "
-    "them without the mean token (three norms); effective and stable rank, participation ratio"
+    "states after attention; cosine, across: mean cosine of two tokens of a prompt, of two prompts "
+    "(1: one direction); residual, Frobenius, high/low: how far the tokens of a prompt are from "
+    "their mean token (0: all are equal), as a part of their size in two norms (at most 2 and 1) "
+    "and over the size of the mean token (no bound); eff. rank, stable, particip.: how many "
+    "directions they take (1: one); weak ones count most in eff. rank and least in stable"
 )
 
 
@@ -88,10 +96,12 @@ def trace_view(result: Trace, collapse: bool = False) -> RenderableType:
             continue
         for name, layers in groups.items():
             if len(groups) > 1 and told_by_step(layers):  # else the rows have full names
-                parts.append(Text(inert(name), style="italic"))
+                parts.append(Text(name, style="italic"))
             parts.append(make(layers, names))
         parts.append(Text(legend, style="dim"))
+    against = contradiction(result, block=False) if collapse else ""
     parts += [Text(note, style="dim") for note in _notes(result)]
+    parts += [Text(against)] if against else []
     shown = [(x.stack, x.kind) for x in result.layers]
     left_out = [(s.stack, s.kind, s.layer, s.reason) for s in result.skipped]
     parts += [Text(text) for text in left_out_texts(shown, left_out)]
@@ -100,16 +110,11 @@ def trace_view(result: Trace, collapse: bool = False) -> RenderableType:
 
 
 def _heading(result: Trace) -> Text:
-    m, o = result.model, result.options
-    text = Text()
-    text.append(inert(str(m["source"])), style="bold")
-    text.append(f"  {inert(str(m['model_type']))}, d {m['d_model']}, {m['placement']}-norm")
-    text.append(f"{edited_text(m)}; ")
-    text.append(_fed(result))
-    first = result.layers[0]
+    o = result.options
+    text = model_line(result.model, "d", "placement").append(f"; {_fed(result)}")
     text.append(f"\nmode {o['mode']}: {MODES[o['mode']]}; ")
-    text.append(f"{'with' if o['bias'] else 'no'} biases, operator {first.operator}, ")
-    text.append(f"leading by {first.order}")
+    text.append(f"{'with' if o['bias'] else 'no'} biases, operator {result.layers[0].operator}, ")
+    text.append(leading_text(result.layers))
     return text
 
 
@@ -144,7 +149,7 @@ def _layers_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
         row += [Text(three(x.rho), style=_style(x)), _interval(x.rho_ci)]
         if x.nulls is not None:
             low, _, high = x.nulls["random_direction"]["quantiles"]["rho"]
-            row += [f"{three(low)} to {three(high)}", _p(x.p_holm)]
+            row += [f"{three(low)} to {three(high)}", p_text(x.p_holm, LEVEL)]
         table.add_row(*row)
     return table
 
@@ -157,14 +162,6 @@ def _style(x: LayerTrace) -> str:
 
 def _interval(ci: tuple[float, float] | None) -> str:
     return "-" if ci is None else f"[{ci[0]:.3f}, {ci[1]:.3f}]"
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return "-"
-    if p < 0.001:
-        return "< .001"
-    return f"{p:.4f}" if p < LEVEL <= round(p, 3) else f"{p:.3f}"
 
 
 def _ladder_legend() -> str:
@@ -221,8 +218,7 @@ def _notes(result: Trace) -> list[str]:
         dropped = result.options["drop_sinks"]
         shift = max(abs(x.sinks["with"]["rho"] - x.sinks["without"]["rho"]) for x in layers)
         notes.append(
-            f"sinks: {count_text(most.sinks['n'], 'token')} ({percent(most.sinks['share'])}) with "
-            f"norms above {result.options['sink_threshold']:g} times the median: "
+            f"sinks: {sinks_text(result)}: "
             f"{'left out' if dropped else 'counted'}; {'with' if dropped else 'without'} them rho "
             f"changes by {shift:.3f} at most"
         )
@@ -230,7 +226,8 @@ def _notes(result: Trace) -> list[str]:
         relation = stack.gain_against_gap
         if relation["r"] is None:
             continue
-        named = f" ({inert(stack.stack)})" if len(result.stacks) > 1 else ""
+        name = inert(group_name(stack.stack, stack.kind))
+        named = f" ({name})" if len(result.stacks) > 1 else ""
         ci = (
             ""
             if relation["ci"] is None
@@ -246,8 +243,12 @@ def _notes(result: Trace) -> list[str]:
 def _overlap_notes(result: Trace) -> list[str]:
     """How leaders lie to each other, to the mean token and to the sinks, a line a stack."""
     notes = []
-    groups, names = stack_groups(result), Names.of(result.layers)
-    for (name, layers), stack in zip(groups.items(), result.stacks, strict=False):
+    groups = stack_groups(result)
+    for stack in result.stacks:
+        name = inert(group_name(stack.stack, stack.kind))
+        layers = groups.get(name)
+        if layers is None:
+            continue
         parts = []
         pairs = [
             (value, f"layers {stack.layers[j]} and {stack.layers[i]}")
@@ -256,15 +257,14 @@ def _overlap_notes(result: Trace) -> list[str]:
         ]
         if pairs:
             parts.append(f"of two layers {_mean_and_most(pairs)}")
-        by_step = told_by_step(layers)
-        where = [f"step {x.step}" if by_step else names.phrase(x) for x in layers]
+        where = [call_phrase(x, result.layers) for x in layers]
         for what, field in (("mean token", "overlap_mean"), ("sinks", "overlap_sinks")):
             found = [(getattr(x, field), at) for x, at in zip(layers, where, strict=True)]
             known = [(value, at) for value, at in found if value is not None]
             if known:
                 parts.append(f"with the {what} {_mean_and_most(known)}")
         if parts:
-            named = f" ({inert(name)})" if len(groups) > 1 else ""
+            named = f" ({name})" if len(groups) > 1 else ""
             chance = sum(x.expected_gamma for x in layers) / len(layers)
             notes.append(
                 f"overlap of leaders{named} (1: the same direction, a random one has about "

@@ -5,22 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eigenlens.inert import inert
+from eigenlens.measure.significance import draws_to_turn
 from eigenlens.report.names import Names
 from eigenlens.report.words import count_text, layer_list
+from eigenlens.shown.names import by_group, group_name
+from eigenlens.tracing.options import ALLOWED_DIRECTIONS
 from eigenlens.tracing.result import LEVEL, LayerTrace, Trace
 
 
 def stack_groups(result: Trace) -> dict[str, list[LayerTrace]]:
     """The layers by stack and kind, each under its name."""
-    found: dict[str, list[LayerTrace]] = {}
-    for layer in result.layers:
-        found.setdefault(f"{layer.stack}{' cross' * (layer.kind == 'cross')}", []).append(layer)
-    return found
+    return by_group(result.layers)
 
 
 def told_by_step(layers: Sequence[LayerTrace]) -> bool:
     """Whether rows are told apart by their step: a layer that is used more than once."""
     return len({(x.stack, x.kind, x.layer) for x in layers}) < len(layers)
+
+
+def call_phrase(x: LayerTrace, among: Sequence[LayerTrace]) -> str:
+    """One attention call in a sentence: ``layer 3``; ``step 3`` where layers are used again.
+
+    `among` are all that are told of; where they are of several stacks, its own is named.
+    """
+    names = Names.of(among)
+    if not told_by_step([y for y in among if (y.stack, y.kind) == (x.stack, x.kind)]):
+        return names.phrase(x)
+    return (
+        f"step {x.step}" if names.one else f"step {x.step} of {inert(group_name(x.stack, x.kind))}"
+    )
+
+
+def calls_phrase(chosen: Sequence[LayerTrace], among: Sequence[LayerTrace]) -> str:
+    """Several in a sentence: ``layers 0, 2-4``, ``steps 3-5``, or full names."""
+    names = Names.of(among)
+    if not names.one or not told_by_step(among):
+        return names.phrases(chosen)
+    return f"step{'s' * (len(chosen) > 1)} {layer_list([x.step for x in chosen])}"
 
 
 def row_name(x: LayerTrace, by_step: bool, names: Names) -> str:
@@ -45,7 +66,8 @@ def trace_sentences(result: Trace) -> list[str]:
     ]
     if verdict["beyond_random"] is None:
         return [*out, _untested(result, word)]
-    return [*out, _caution(result, word), _answer(result, word)]
+    answer = f"{_answer(result, word)}{_border(result, word)}"
+    return [*out, _caution(result, word), answer]
 
 
 def _untested(result: Trace, word: str) -> str:
@@ -105,6 +127,43 @@ def _answer(result: Trace, word: str) -> str:
     return f"{text}.{_beyond_rotated(result, yes)}"
 
 
+def _border(result: Trace, word: str) -> str:
+    """Which verdicts hang on one or two of the random directions, and what to do about it."""
+    if result.options["mode"] == "free" or result.verdict["by"] != "p":
+        return ""  # a free run is judged by its end
+    layers = result.layers
+    drawn = [(x.nulls or {})["random_direction"].get("n") for x in layers]
+    turned = draws_to_turn([x.p_value for x in layers], drawn, LEVEL)
+    out, most = "", 0
+    for beyond, said, more in ((True, "yes", "more"), (False, "no", "fewer")):
+        own = [
+            (x, m, few)
+            for x, m, few in zip(layers, drawn, turned, strict=True)
+            if few and bool(x.beyond) is beyond
+        ]
+        if not own:
+            continue
+        most = max(most, *(m for _, m, _ in own))
+        few = " or ".join(_FEW[n] for n in sorted({n for _, _, n in own}))
+        counts = sorted({m for _, m, _ in own})
+        of = f"the {counts[0]} random" if len(counts) == 1 else "the random"
+        chosen = [x for x, _, _ in own]
+        out += (
+            f" The {said} in {count_text(len(own), word)}{_where(result, chosen)} hangs on {few} "
+            f"of {of} directions: had {few} {more} such a rho, it would be a "
+            f"{'no' if beyond else 'yes'}."
+        )
+    if not out:
+        return ""
+    ask = min(4 * most, ALLOWED_DIRECTIONS)
+    if ask > most:
+        return f"{out} More of them tell better (--directions {ask})."
+    return f"{out} Another draw tells better (--seed)."
+
+
+_FEW = {1: "one", 2: "two"}
+
+
 def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
     """Of the layers beyond random directions those that are beyond F rotated at random, too.
 
@@ -138,7 +197,7 @@ def _end(result: Trace) -> list[str]:
         last = layers[-1]
         _, _, high = (last.nulls or {})["random_direction"]["quantiles"]["gamma"]
         tilted = last.gamma > high
-        stack = f" ({inert(name)})" if len(groups) > 1 else ""
+        stack = f" ({name})" if len(groups) > 1 else ""
         cosine = last.collapse.get("cosine")
         steps = count_text(last.step + 1, "step")
         alike = "" if cosine is None else f" and the mean cosine of two tokens {cosine:.3f}"
@@ -160,5 +219,5 @@ def _where(result: Trace, chosen: Sequence[LayerTrace]) -> str:
         by_step = told_by_step(layers)
         own = [x.step if by_step else x.layer for x in layers if x in chosen]
         if own:
-            parts.append(f"{inert(name)} {layer_list(own)}" if len(groups) > 1 else layer_list(own))
+            parts.append(f"{name} {layer_list(own)}" if len(groups) > 1 else layer_list(own))
     return f" ({'; '.join(parts)})"

@@ -1,8 +1,8 @@
-"""Layers one after the other, or as many at once as there are cores, where memory allows it.
+"""Layers one after the other, or one a core where memory and the number of cores allow it.
 
 A layer that is read and solved whole by one worker, with one BLAS thread, leaves no core waiting
-for what BLAS does not share. Where a layer is too large for that, it has all cores, and only the
-next layer's weights are read ahead, as stored.
+for what BLAS does not share. Where a layer is too large for that, or there are more cores than
+workers (four at most), it has all cores, and only the next layer is read ahead.
 """
 
 from __future__ import annotations

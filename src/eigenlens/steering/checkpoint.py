@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -282,7 +283,7 @@ def _noted_cards(folder: Path, files: Sequence[str]) -> dict[str, bytes]:
 def known_by(folder: Path) -> tuple[str, ...]:
     """`KNOWN_BY`; without config.json where that is none of a model, as many other folders hold."""
     path = folder.expanduser() / CONFIG
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also below a folder that is closed to us
         return KNOWN_BY
     try:
         config = read_json(path, CONFIG)

@@ -6,6 +6,7 @@ all F64, so that an edit comes back as it was; its metadata say where the edit a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,14 @@ def check_delta_place(path: Path, *, force: bool) -> None:
     """
     if path.suffix != SUFFIX:
         raise OptionError(f"{shown(path)}: a delta is a {SUFFIX} file; give it that ending")
-    if path.exists() and not force:
+    there = os.path.exists(path)  # False also below a folder that is closed to us
+    if there and not force:
         raise OptionError(
             f"{shown(path)}: is there already; give another name, or --force to replace it"
         )
-    if path.exists():
+    if there:
         _check_delta(path)
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise OptionError(
             f"cannot write {shown(path)}: there is no folder {shown(path.parent)}; make it, or "
             "give another place"

@@ -18,7 +18,7 @@ from eigenlens.errors import (
 )
 from eigenlens.inert import inert
 from eigenlens.live.batches import make_batches
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, on_leave
 from eigenlens.live.tokenizer import Tokenizer
 from eigenlens.spectra.analyse import analyse
 from eigenlens.spectra.options import SpectrumOptions
@@ -139,7 +139,7 @@ def _mean_state(stage: Stage, prompts: Sequence[Sequence[int]]) -> Vector:
         def keep(module: Any, args: Any, result: Any, seen: list[Any] = seen) -> None:
             seen.append(result if session.torch.is_tensor(result) else result[0])
 
-        with hooked([stage.place.block.register_forward_hook(keep)]):
+        with hooked([on_leave(stage.place.block, keep)]):
             forward(session, batch.inputs, batch.advice)
         order = np.cumsum(batch.mask, axis=1)
         alone = batch.mask.sum(axis=1, keepdims=True) == 1

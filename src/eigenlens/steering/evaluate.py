@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 
 from eigenlens.errors import NumericsError
 from eigenlens.live.batches import Batch
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, on_enter, on_leave
 from eigenlens.live.recipe import first_input
 from eigenlens.live.recorder import Recorder
 from eigenlens.steering.measures import Measure, Sums
@@ -132,9 +132,9 @@ class Study:
             return hook
 
         norm = stage.block_norm if stage.site == "ffn" else stage.place.norm_out
-        handles = [stage.output.register_forward_pre_hook(keep(seen), with_kwargs=True)]
+        handles = [on_enter(stage.output, keep(seen))]
         if stage.post and norm is not None:
-            handles.append(norm.register_forward_pre_hook(keep(summed), with_kwargs=True))
+            handles.append(on_enter(norm, keep(summed)))
         return handles
 
     def _sublayer(self, call: Any) -> Any:
@@ -218,7 +218,7 @@ class Study:
                         stack.enter_context(resumed(session, kept.past))
                     if push is not None:
                         stack.enter_context(push.active(torch))
-                    handles = [body.register_forward_hook(leave) for body in around]
+                    handles = [on_leave(body, leave) for body in around]
                     handles += recorder.attach()
                     stack.enter_context(hooked(handles))
                     result = forward(session, kept.batch.inputs, kept.batch.advice)
@@ -287,7 +287,7 @@ def _wide(torch: Any, logits: Any) -> Any:
 
 
 def _numpy(x: Any) -> Float[np.ndarray, "..."]:
-    return np.asarray(x.detach().double().cpu().numpy())
+    return np.asarray(x.detach().cpu().double().numpy())
 
 
 def _cosines(states: Float[np.ndarray, "t d"], u: Vector) -> Float[np.ndarray, "t"]:

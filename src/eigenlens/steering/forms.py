@@ -69,7 +69,7 @@ class Destination:
         if self.link and not form.copies:
             raise OptionError(f"--link is for --as checkpoint: --as {self.form} copies no files")
         form.check(checkpoint, self)
-        above = next(p for p in (path.absolute().parent, *path.absolute().parents) if p.exists())
+        above = next(p for p in path.absolute().parents if os.path.exists(p))
         if not above.is_dir():
             raise OptionError(f"{shown(above)}: is a file, so that nothing can be written in it")
         if not os.access(above, os.W_OK):

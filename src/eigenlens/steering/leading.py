@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from eigenlens.circuit.circuit import OVCircuit
+from eigenlens.shown.words import complex_text
 from eigenlens.spectra.maps import build_factors
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.steering.edit import Edit
@@ -34,10 +35,10 @@ WANTED = 0.9
 _DOUBLINGS = 12
 _HALVINGS = 5
 _CLOSER = 1.05
+_TRIES = 24  # of the solver, which takes seconds where a layer is large
 _STRIDE = 1.5  # larger ones could pass over strengths that do not do
 _BEYOND = (1e-3, 1e-2, 3e-2, 0.1)  # shares by which a placed value is put above the others
 _SAME = 1e-6
-_PLACES, _LARGE = 6, 1e4  # beyond these a spectrum's table has an exponent
 
 
 def spectrum_warnings(circuit: OVCircuit, edit: Edit, change: Change) -> list[str]:
@@ -63,7 +64,7 @@ def _why(circuit: OVCircuit, edit: Edit, change: Change, size: float) -> str:
     if formula is None:
         return (
             f"strength x q.u is {size:.3g}, too weak to make an eigenvector of its own beside the "
-            f"layer's own leader, {_full(change.before.eigenvalue)} before the edit"
+            f"layer's own leader, {complex_text(change.before.eigenvalue)} before the edit"
         )
     if not pair_leads(change):
         own, order = change.after.eigenvalue, ORDERS[change.after.order]
@@ -72,7 +73,8 @@ def _why(circuit: OVCircuit, edit: Edit, change: Change, size: float) -> str:
         by = "" if order.name == "real" else f" ({what} {ours:.3g} against {theirs:.3g})"
         return (
             f"its new eigenvalue {_shown(formula.eigenvalue)} is not above the layer's own leader, "
-            f"{_full(change.before.eigenvalue)} before the edit and {_full(own)} with it{by}"
+            f"{complex_text(change.before.eigenvalue)} before the edit and {complex_text(own)} "
+            f"with it{by}"
         )
     u = np.asarray(edit.direction, dtype=np.float64)
     image = float(np.linalg.norm(build_factors(circuit).matvec(u)))
@@ -97,15 +99,6 @@ def pair_leads(change: Change) -> bool:
     return apart <= _SAME * max(abs(pair), abs(found))
 
 
-def _full(value: complex) -> str:
-    """With the decimals that a spectrum's table shows; very small or large: with an exponent."""
-    size = abs(value)
-    places = 3 if size == 0 or size >= 0.1 else 2 - math.floor(math.log10(size))
-    digits = f".{places}f" if places <= _PLACES and size < _LARGE else ".2e"
-    real = f"{value.real:+{digits}}"
-    return real if value.imag == 0 else f"{real}±{abs(value.imag):{digits}}i"
-
-
 def _shown(value: complex) -> str:
     if value.imag == 0:
         return f"{value.real:.3g}"
@@ -119,8 +112,8 @@ def first_strength(circuit: OVCircuit, edit: Edit, change: Change) -> float | No
     leads, before and after: doubled until the vector ``(lambda - F)^-1 u`` is near u, then
     bisected; one LU factorisation of the (r, r) core a step. The solver tries what is found. Where
     F's own leader falls as the strength rises, a smaller lambda leads as well, so that the solver
-    is then asked about smaller strengths, until one does not do; a strength between those that it
-    tried may be missed.
+    is then asked about smaller strengths, until one does not do or `_TRIES` were asked; a strength
+    between those that it tried may be missed.
 
     None where it is not reached, or the solver does not confirm it.
     """
@@ -188,16 +181,18 @@ def _by_formula(circuit: OVCircuit, edit: Edit, change: Change) -> float | None:
 def _lowered(best: float, least: float, leads: Callable[[float], bool]) -> float:
     """The smallest strength down to which `leads` holds, to a few percent; above `least`.
 
-    One try where `best` is that already.
+    One try where `best` is that already; what `_TRIES` reach where they are not enough.
     """
-    low, step = least, _CLOSER
-    while best / step > least:
+    low, step, left = least, _CLOSER, _TRIES
+    while left and best / step > least:
+        left -= 1
         lower = _rounded_up(best / step)
         if not leads(lower):
             low = lower
             break
         best, step = lower, min(step**2, _STRIDE)
-    while best > _CLOSER * low:
+    while left and best > _CLOSER * low:
+        left -= 1
         middle = _rounded_up(math.sqrt(best * low))
         if not low < middle < best:
             break

@@ -15,7 +15,7 @@ from eigenlens.steering.live_job import Job
 from eigenlens.steering.measures import Measure
 from eigenlens.steering.moments import moments_of
 from eigenlens.steering.options import AUTO, SteerOptions
-from eigenlens.steering.probes import Probe, Reader, at_strength, level, scaled
+from eigenlens.steering.probes import Probe, Reader, level, placed, scaled
 from eigenlens.steering.steer import given_vector, make_probe
 from eigenlens.steering.strength import (
     Window,
@@ -88,8 +88,9 @@ def strength_of(
         layer = job.layer
 
         def written(alpha: float) -> Float[np.ndarray, "d"]:
-            there = at_strength(layer, found.vector, probe, options.probe_name, alpha)
-            return alpha * there.written
+            if options.probe_name == "placement" and layer is not None:
+                return placed(layer, found.vector, probe, alpha).written
+            return alpha * probe.written
 
         return for_cosine(study, probe.w, written, options.target_cosine), ()
     if options.strength != AUTO:

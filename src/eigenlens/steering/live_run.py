@@ -187,7 +187,7 @@ def _noting(edit: Edit, session: Any, into: list[Realised]) -> Any:
 
 def _size(stage: Stage) -> float:
     weight = next(p for p in stage.output.parameters() if p.ndim >= 2)
-    return float(weight.detach().double().norm())
+    return float(weight.detach().cpu().double().norm())
 
 
 # -- what people use today, and texts ------------------------------------------------------------

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from eigenlens.errors import OptionError
 from eigenlens.live.batches import Batch
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, on_enter
 from eigenlens.live.recipe import first_input
 from eigenlens.steering.probes import Moments
 from eigenlens.steering.stage import Stage
@@ -43,7 +43,7 @@ def read_inputs(
         def tap(module: Any, args: Any, kwargs: Any, seen: list[Any] = seen) -> None:
             seen.append(first_input(args, kwargs))
 
-        with hooked([stage.output.register_forward_pre_hook(tap, with_kwargs=True)]):
+        with hooked([on_enter(stage.output, tap)]):
             session.forward(batch.inputs, batch.advice)
         later = batch.mask & (np.cumsum(batch.mask, axis=1) > 1)
         for z in seen[-1:] if stage.last else seen:

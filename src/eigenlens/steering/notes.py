@@ -7,6 +7,7 @@ the folder's first edit; the record of that edit lists the files, under ``noted`
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,22 +19,29 @@ _LINE = f"> **{_WORDS}**\n\n".encode()
 _KEY = f'\n  "edited": {json.dumps(_WORDS)},'.encode()
 
 
+# Front matter may stand behind a byte order mark; each of its fences is a line of its own.
+_MARK = b"\xef\xbb\xbf"
+_FENCE = rb"---[ \t]*\r?\n"
+_OPENED = re.compile(b"(?:%b)?%b" % (_MARK, _FENCE))
+_CLOSED = re.compile(rb"^" + _FENCE, re.MULTILINE)
+
+
 def _into_text(data: bytes) -> bytes | None:
     """At the top; behind the front matter of a card of the hub, which has to come first."""
-    at = 0
-    if data.startswith((b"---\n", b"---\r\n")):
-        end = data.find(b"\n---", 3)
-        line = data.find(b"\n", end + 1)
-        if end < 0 or line < 0:
+    at = len(_MARK) if data.startswith(_MARK) else 0
+    opened = _OPENED.match(data)
+    if opened is not None:
+        closed = _CLOSED.search(data, opened.end())
+        if closed is None:
             return None
-        at = line + 1
+        at = closed.end()
     return data[:at] + _LINE + data[at:]
 
 
 def _into_json(data: bytes) -> bytes | None:
-    """As the first key of an object that has others."""
+    """As the first key of an object that has others; in UTF-8, as the note is."""
     try:
-        found: Any = json.loads(data)
+        found: Any = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or not found or "edited" in found:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, on_call, on_leave
 from eigenlens.live.recipe import first_input
 
 
@@ -49,7 +49,7 @@ class Term:
             added = (flat @ kept["w"])[..., None] * (self.strength * kept["written"])
             return (result.to(wide) + added).to(result.dtype)
 
-        with hooked([self.output.register_forward_hook(hook, with_kwargs=True)]):
+        with hooked([on_call(self.output, hook)]):
             yield
 
 
@@ -76,7 +76,7 @@ class Added:
             moved = states + vector.to(states.device, states.dtype)
             return moved if torch.is_tensor(result) else (moved, *result[1:])
 
-        with hooked([self.block.register_forward_hook(hook)]):
+        with hooked([on_leave(self.block, hook)]):
             yield
 
 

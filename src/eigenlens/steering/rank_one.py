@@ -178,25 +178,6 @@ def cosines_after(
     return np.asarray((after @ u) / np.linalg.norm(after, axis=1))
 
 
-def strength_for_mean_cosine(
-    readings: Float[np.ndarray, "n"],
-    outputs: Float[np.ndarray, "n d"],
-    u: Vector,
-    cosine: float,
-) -> float | None:
-    """The smallest strength at which the mean signed cosine over tokens is `cosine`; bisection.
-
-    None where no strength reaches it: the mean tends to the mean sign of w.z_i.
-    """
-    scale = float(np.abs(readings).mean())
-    size = float(np.linalg.norm(outputs, axis=1).mean())
-    return first_crossing(
-        lambda alpha: float(cosines_after(alpha, readings, outputs, u).mean()),
-        size / scale if scale > 0 else 0.0,
-        cosine,
-    )
-
-
 def first_crossing(
     mean: Callable[[float], float], start: float, cosine: float, most: float = 1e12
 ) -> float | None:

@@ -1,19 +1,21 @@
 """Forward passes that begin at the edited layer: blocks before it give back what they gave before.
 
 The model's own forward runs as it is; only the `forward` of earlier blocks is replaced, for as long
-as a pass lasts, by what they returned when the pass was recorded. So masks, positions, norms and
-the head stay the model's, and a pass costs the blocks from the edited one on, and the head.
+as a pass lasts and for the thread that asks, by what they returned when the pass was recorded. So
+masks, positions, norms and the head stay the model's, and a pass costs the blocks from the edited
+one on, and the head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import Lock, get_ident
 from typing import Any
 
 from eigenlens.errors import ArchitectureError
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, on_leave
 from eigenlens.live.load import line
 from eigenlens.live.places import Place
 from eigenlens.live.session import Session
@@ -86,7 +88,7 @@ def record(
 
         return hook
 
-    handles = [block.register_forward_hook(keep(stack)) for block, stack in blocks.values()]
+    handles = [on_leave(block, keep(stack)) for block, stack in blocks.values()]
     with hooked(handles):
         result = forward(session, inputs, advice)
     edited = [i for i, (module, _, _) in enumerate(calls) if module is place.block]
@@ -105,22 +107,52 @@ def record(
 
 @contextmanager
 def resumed(session: Session, past: Past) -> Iterator[None]:
-    """Earlier blocks give back the past; blocks are as they were afterwards."""
+    """Earlier blocks give back the past to this thread; blocks are as they were afterwards."""
     torch = session.torch
-    undo: list[tuple[Any, Any]] = []
     blocks = {id(p.block): p.block for p in session.places}
-    try:
+    with ExitStack() as stack:
         for key, count in past.counts.items():
-            block = blocks[key]
-            undo.append((block, block.__dict__.get("forward")))
-            block.forward = _skipping(torch, block.forward, count, past.outputs[key])
+            stack.enter_context(_replaced(torch, blocks[key], count, past.outputs[key]))
+        yield
+
+
+_lock = Lock()
+
+
+class _ByThread:
+    """A block's `forward` while some threads run it otherwise: each its own, all others as ever."""
+
+    def __init__(self, block: Any) -> None:
+        self.instead = block.__dict__.get("forward")  # of the object, where the class's is covered
+        self.own = block.forward
+        self.threads: dict[int, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.threads.get(get_ident(), self.own)(*args, **kwargs)
+
+
+@contextmanager
+def _replaced(torch: Any, block: Any, count: int, output: Any) -> Iterator[None]:
+    """The first calls of a block by this thread give back `output`."""
+    here = get_ident()
+    with _lock:
+        shared = block.__dict__.get("forward")
+        if not isinstance(shared, _ByThread):
+            shared = block.forward = _ByThread(block)
+        before = shared.threads.get(here)
+        shared.threads[here] = _skipping(torch, before or shared.own, count, output)
+    try:
         yield
     finally:
-        for block, own in undo:
-            if own is None:
-                del block.forward
+        with _lock:
+            if before is not None:
+                shared.threads[here] = before
             else:
-                block.forward = own
+                del shared.threads[here]
+            if not shared.threads:
+                del block.forward
+                if shared.instead is not None:
+                    block.forward = shared.instead
 
 
 def _skipping(torch: Any, own: Any, count: int, output: Any) -> Any:

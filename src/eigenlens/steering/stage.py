@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from eigenlens.errors import OptionError
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, on_leave
 from eigenlens.live.places import Place, owner
 from eigenlens.live.recipe import states_of
 from eigenlens.live.session import Session
@@ -115,7 +115,7 @@ class Stage:
         x = self.session.torch.as_tensor(np.array(states, dtype=np.float64)).to(device, dtype)
         with self.session.running():
             made = norm(x[None])[0]
-        return np.asarray(made.double().cpu().numpy())
+        return np.asarray(made.cpu().double().numpy())
 
     def after_sublayer(self, u: Vector) -> Vector:
         """What u is in the stream right after the sub-layer."""
@@ -154,7 +154,7 @@ def find_stage(
         block_norm = None
     last = steps == "last" and plan.steps > 1
     found = session.constants(place).scale if site == "attention" else plan.output_scale
-    scale = found if isinstance(found, float) else np.asarray(found.double().cpu().numpy())
+    scale = found if isinstance(found, float) else np.asarray(found.cpu().double().numpy())
     return Stage(session, place, site, output, last, scale, block_norm, final_norm)
 
 
@@ -174,13 +174,13 @@ def _norms(session: Session, place: Place, inputs: Mapping[str, Any]) -> tuple[A
     def leave(module: Any, args: Any, result: Any) -> None:
         returned.append(last_states(session, result).data_ptr())
 
-    handles = [m.register_forward_hook(of_block) for m in place.block.modules() if is_norm(m)]
+    handles = [on_leave(m, of_block) for m in place.block.modules() if is_norm(m)]
     handles += [
-        m.register_forward_hook(of_body)
+        on_leave(m, of_body)
         for m in session.body.modules()
         if is_norm(m) and id(m) not in in_blocks
     ]
-    handles += [m.register_forward_hook(leave) for m in bodies(session, place)]
+    handles += [on_leave(m, leave) for m in bodies(session, place)]
     with hooked(handles):
         session.forward(inputs)
     final = [m for m, pointer in outside if pointer in returned]

@@ -174,7 +174,7 @@ def for_cosine(
     w
         The probe.
     written
-        What is written for a reading of 1, by the strength.
+        What is written for a reading of 1, by the strength; at 0 its limit, which need not be 0.
     cosine
         Wanted, in (-1, 1).
 
@@ -182,7 +182,7 @@ def for_cosine(
     ------
     OptionError
         A norm behind the output projection makes it level off, the edit reaches several calls of
-        a shared layer, or none is needed.
+        a shared layer, or none is needed, or the weakest does it.
     UnreachableError
         No strength reaches it.
     """
@@ -204,9 +204,9 @@ def for_cosine(
         raise OptionError("every evaluation prompt has one token: give longer ones")
     norm = stage.block_norm if stage.site == "ffn" else stage.place.norm_out
 
-    def mean(alpha: float) -> float:
+    def mean(alpha: float | None) -> float:
         after = outputs
-        if alpha:
+        if alpha is not None:
             after = outputs + np.outer(readings, stage.scale * written(alpha))
         if stage.post and norm is not None:
             after = stage.through(norm, after)
@@ -215,11 +215,16 @@ def for_cosine(
 
     scale = float(np.abs(readings).mean())
     start = float(np.linalg.norm(outputs, axis=1).mean()) / scale if scale > 0 else 0.0
-    unedited = mean(0.0)
+    unedited, weakest = mean(None), mean(0.0)
     if unedited >= cosine:
         raise OptionError(
             f"the tokens have a mean cosine of {unedited:.3f} without any edit: give a larger "
             "target cosine, or --strength"
+        )
+    if weakest >= cosine:  # the probe placement, which takes F u away whatever the strength
+        raise OptionError(
+            f"the weakest edit gives a mean cosine of {weakest:.3f} already, for it takes away "
+            "what the layer made of the direction: give a larger target cosine, or --strength"
         )
     found = first_crossing(mean, start, cosine, 1e6)
     if found is None:

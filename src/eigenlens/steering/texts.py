@@ -12,6 +12,7 @@ from eigenlens.errors import OptionError
 from eigenlens.inert import inert
 from eigenlens.live.session import Session
 from eigenlens.prompts import check_file, read_prompts
+from eigenlens.shown.words import count_text
 from eigenlens.tracing.feed import Feed, Prompts, read_feed
 
 Texts = str | Path | Sequence[str] | Sequence[Sequence[int]]
@@ -74,7 +75,10 @@ def read_sets(
         )
     if shared:
         b = tuple(ids for ids in b if ids not in shared)
-        warnings.append(f"{len(shared)} prompts that are calibrated on are not evaluated on")
+        verb = "is" if len(shared) == 1 else "are"
+        warnings.append(
+            f"{count_text(len(shared), 'prompt')} that {verb} calibrated on {verb} not evaluated on"
+        )
     return Sets(a, b, (from_a, from_b), tuple(warnings))
 
 

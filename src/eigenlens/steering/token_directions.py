@@ -18,7 +18,7 @@ from eigenlens.errors import (
 )
 from eigenlens.inert import inert
 from eigenlens.live.batches import make_batches
-from eigenlens.live.hooks import hooked
+from eigenlens.live.hooks import hooked, on_leave
 from eigenlens.live.tokenizer import Tokenizer
 from eigenlens.steering.directions import Direction, names_of, unit
 from eigenlens.steering.opening import Subject
@@ -229,19 +229,21 @@ def of_masked_tokens(
             return result
 
         # Masked-language heads call the body as a whole.
-        hooks = hooked([session.body.register_forward_hook(swap)])
+        hooks = hooked([on_leave(session.body, swap)])
         options = {"use_cache": False} if session.accepts("use_cache") else {}
         with hooks, session.running(), torch.enable_grad():
             logits = session.model(**{**options, **batch.inputs}).logits
             mask = torch.as_tensor(batch.mask, device=logits.device)
-            logits[mask][:, list(ids)].sum().backward()
-        if not leaf or leaf[-1].grad is None:
+            wanted = logits[mask][:, list(ids)].sum()
+            found = None
+            if leaf and wanted.requires_grad:  # the model's own gradients stay what they are
+                (found,) = torch.autograd.grad(wanted, leaf[-1], allow_unused=True)
+        if found is None:
             raise ArchitectureError(
                 f"{session.label}: its head does not depend on what its body returns: the "
                 "direction of a token cannot be found; give a vector file"
             )
-        total += leaf[-1].grad[mask].double().sum(dim=0).cpu().numpy()
-        session.model.zero_grad(set_to_none=True)
+        total += found[mask].cpu().double().sum(dim=0).numpy()
     return Direction(
         unit(total, d, "the mean gradient of the logit"),
         _token_label(ids, names),

@@ -120,7 +120,7 @@ class Opened:
             "what": self.question.what,
             "name": self.member.name,
             "layers": layers,
-            "skipped": [[s.stack, s.layer, s.reason] for s in self.skipped],
+            "skipped": [[s.stack, s.layer, s.kind, s.reason] for s in self.skipped],
         }
         source = self.checkpoint.source
         if self.question.trace is not None and source is not None:
@@ -151,7 +151,10 @@ class Opened:
             kept = self.memory.find(item, lambda: self.circuits[position])
             if kept is not None:
                 return kept
-        return analyse(self.circuits[position], self.question.spectrum)
+        spectrum = self.question.spectrum
+        if self.costs[position].by_blocks(waits=False):
+            return analyse(self.circuits.grouped(position, spectrum.dtype), spectrum)
+        return analyse(self.circuits[position], spectrum)
 
 
 def open_member(member: Member, question: Question) -> Opened:

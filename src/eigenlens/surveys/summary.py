@@ -11,6 +11,7 @@ from typing import Any
 
 from eigenlens.errors import SourceError
 from eigenlens.inert import inert
+from eigenlens.shown.words import count_text
 from eigenlens.spectra.principal import REGIMES
 from eigenlens.surveys.dataset import Dataset
 from eigenlens.surveys.members import training
@@ -136,9 +137,9 @@ def summarise(
     record = data.record()
     others = [name for name in record.get("other_options", []) if name in found]
     if others:
-        noun = "a checkpoint" if len(others) == 1 else f"{len(others)} checkpoints"
         warnings.append(
-            f"the rows of {noun} are of an earlier run with other options ({inert(others[0])}): "
+            f"the rows of {count_text(len(others), 'checkpoint')} are of an earlier run with "
+            f"other options ({inert(others[0])}): "
             f"survey {'it' if len(others) == 1 else 'them'} again with these, or keep surveys with "
             "different options in folders of their own"
         )

@@ -99,8 +99,8 @@ class RowSums:
         """Dirichlet energy of the state before, under the mean of the heads' attention."""
         if move.weights is None or move.weights.shape[-1] != move.weights.shape[-2]:
             return
-        A = move.weights.mean(dim=1).double().cpu().numpy()
-        X = move.before.double().cpu().numpy()
+        A = move.weights.mean(dim=1).cpu().double().numpy()
+        X = move.before.cpu().double().numpy()
         for b in np.flatnonzero(chosen.keep.any(axis=1)):
             own = chosen.keep[b]
             self._dirichlet[0] += dirichlet_energy(X[b][own], A[b][np.ix_(own, own)])

@@ -22,6 +22,7 @@ MODES: dict[str, str] = {
 LEAST_K = 8
 USUAL_DIRECTIONS = 1000
 MOST_DIRECTIONS = 4000
+ALLOWED_DIRECTIONS = 5 * MOST_DIRECTIONS
 MOST_STEPS = 1000  # each is measured in full, which takes megabytes even of a tiny model
 
 
@@ -106,11 +107,11 @@ class TraceOptions:
                 "full on every prompt; eigenlens simulate runs as many as you like"
             )
         if self.directions is not None and not (
-            MIN_DIRECTIONS <= self.directions <= 5 * MOST_DIRECTIONS
+            MIN_DIRECTIONS <= self.directions <= ALLOWED_DIRECTIONS
         ):
             raise OptionError(
                 f"{self.directions} random directions: allowed are {MIN_DIRECTIONS} to "
-                f"{5 * MOST_DIRECTIONS}"
+                f"{ALLOWED_DIRECTIONS}"
             )
         if self.bootstrap < 1:
             raise OptionError(f"{self.bootstrap} bootstrap resamples: give at least 1, as 1000")

@@ -8,6 +8,7 @@ from typing import Any
 
 from eigenlens.circuit.plans import Skipped
 from eigenlens.shown import Shown, Told
+from eigenlens.shown.words import count_text
 
 LEVEL = 0.05
 """Significance level of the verdict, after Holm's correction over layers."""
@@ -107,7 +108,7 @@ class LayerTrace(Told):
             "rho, 95 %": self.rho_ci,
             "beyond random directions": self.beyond,
             "p, corrected": self.p_holm,
-            "tokens": f"{self.n_tokens} of {self.n_prompts} prompts",
+            "tokens": f"{self.n_tokens} of {count_text(self.n_prompts, 'prompt')}",
             "sinks": self.sinks.get("n"),
         }
 

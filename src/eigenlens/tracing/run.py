@@ -11,11 +11,12 @@ from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.circuit.plans import Skipped
 from eigenlens.errors import ArchitectureError, OptionError
+from eigenlens.live.batches import first_prompts
 from eigenlens.live.capture import capture, capture_each
 from eigenlens.live.places import Key, Place
 from eigenlens.live.session import Session, initialised_like, open_session
 from eigenlens.live.states import Captured
-from eigenlens.measure.bootstrap import MIN_PROMPTS
+from eigenlens.measure.bootstrap import too_few
 from eigenlens.spectra.analyse import not_square
 from eigenlens.tracing.feed import Feed, Prompts, batches_of, read_feed
 from eigenlens.tracing.finish import Gathered, finish
@@ -112,19 +113,39 @@ def trace(
         too_long=too_long,
         seed=seed,
     )
-    wanted = token_ids is None and random_tokens is None
+    loaded = (dtype, device, architecture, trust_remote_code)
+    session, feed = opened(source, asked, seed, stack, *loaded)
+    return run(session, feed, options, layers=layers, progress=progress)
+
+
+def opened(
+    source: Any,
+    prompts: Prompts,
+    seed: int,
+    stack: str | None,
+    dtype: Any,
+    device: str,
+    architecture: Any,
+    trust_remote_code: bool,
+) -> tuple[Session, Feed]:
+    """The running model, or one stack of it, and the token ids that it is fed; see `trace`.
+
+    Raises
+    ------
+    EigenlensError
+        As `trace`.
+    """
     session = open_session(
         source,
         dtype=dtype,
         device=device,
         architecture=architecture,
         trust_remote_code=trust_remote_code,
-        tokenizer=wanted,
+        tokenizer=prompts.token_ids is None and prompts.random is None,
     )
     if stack is not None:
         session = session.only(stack)
-    feed = read_feed(session, asked, seed)
-    return run(session, feed, options, layers=layers, progress=progress)
+    return session, read_feed(session, prompts, seed)
 
 
 def run(
@@ -142,7 +163,7 @@ def run(
     EigenlensError
         As `trace`.
     """
-    session, places = _chosen(session, options, layers)
+    session, places = chosen_places(session, options, layers)
     batches, cut = batches_of(session, feed, options)
     warnings = [*(w for w in session.warnings if "token" not in w), *feed.warnings, *cut]
     weights = options.nulls and options.mode != "block" and _weights(session, batches, warnings)
@@ -187,11 +208,8 @@ def run(
     fresh = None
     if options.nulls:
         fresh = _initialised(session, feed, options, layers, warnings, tell)
-    if feed.n_prompts < MIN_PROMPTS:
-        warnings.append(
-            f"{feed.n_prompts} prompts are too few for intervals and p-values (at least "
-            f"{MIN_PROMPTS}): they are null"
-        )
+    few = too_few(feed.n_prompts)
+    warnings += [few] if few else []
     if unchecked:
         warnings.append(
             f"{', '.join(unchecked)}: the sum of state and attention output could not be compared "
@@ -206,17 +224,7 @@ def run(
     rows, stacks = finish(Gathered(gatherer, steps, fresh), options)
     return Trace(
         model=describe(session.checkpoint),
-        options={
-            **asdict(options),
-            "bias": options.keeps_bias,
-            "radius": options.length if options.mode == "free" or options.ladder else None,
-            "directions": options.random_directions(n_rows) if options.nulls else None,
-            "prompts": feed.source,
-            "n_prompts": feed.n_prompts,
-            "dtype": str(session.dtype).removeprefix("torch."),
-            "device": str(session.device),
-            "layers": None if layers is None else list(layers),
-        },
+        options=told_options(session, feed, options, n_rows, layers),
         layers=rows,
         stacks=stacks,
         skipped=(*session.checkpoint.skipped, *_not_square(session, layers), *zero),
@@ -224,10 +232,39 @@ def run(
     )
 
 
-def _chosen(
+def told_options(
+    session: Session,
+    feed: Feed,
+    options: TraceOptions,
+    n_rows: int,
+    layers: Sequence[int] | None,
+) -> dict[str, Any]:
+    """What was asked, and what was taken where nothing was: the options of a result."""
+    return {
+        **asdict(options),
+        "bias": options.keeps_bias,
+        "radius": options.length if options.mode == "free" or options.ladder else None,
+        "directions": options.random_directions(n_rows) if options.nulls else None,
+        "prompts": feed.source,
+        "n_prompts": feed.n_prompts,
+        "dtype": str(session.dtype).removeprefix("torch."),
+        "device": str(session.device),
+        "layers": None if layers is None else list(layers),
+    }
+
+
+def chosen_places(
     session: Session, options: TraceOptions, layers: Sequence[int] | None
 ) -> tuple[Session, list[Place]]:
-    """The places to measure; in a free run all layers run, whichever are measured."""
+    """The places to measure; in a free run all layers run, whichever are measured.
+
+    Raises
+    ------
+    OptionError
+        There is no such layer.
+    ArchitectureError
+        No layer has a spectrum.
+    """
     there = {place.plan.layer for place in session.places}
     for layer in layers or ():
         if layer not in there:
@@ -245,9 +282,12 @@ def _chosen(
 
 
 def _weights(session: Session, batches: Any, warnings: list[str]) -> bool:
-    """Whether the model returns attention weights, which rotated weights are replayed with."""
+    """Whether the model returns attention weights, which rotated weights are replayed with.
+
+    Two prompts show it; a whole batch would be the costliest pass of all, for nothing.
+    """
     try:
-        probe = next(iter(batches))
+        probe = first_prompts(next(iter(batches)), 2)
         next(capture(session, [probe], weights=True, check=False))
     except (ArchitectureError, OptionError) as error:
         warnings.append(f"the null matched_spectrum is left out: {error}")
@@ -277,7 +317,7 @@ def _initialised(
         warnings.append(f"the null random_init is left out: no new model can be made ({text})")
         return None
     fresh = fresh.only(*dict.fromkeys(p.plan.stack for p in session.places))
-    fresh, places = _chosen(fresh, options, layers)
+    fresh, places = chosen_places(fresh, options, layers)
     targets = read_targets(fresh, options, places, nulls=False)
     gatherer = Gatherer(fresh, options, targets)
     batches, _ = batches_of(fresh, feed, options)

@@ -39,7 +39,7 @@ def moves(data: Columns, source: str) -> Any:
     """Leading eigenvalues of A with an arrow to where they are in B."""
     places = sorted(set(data["position"]))
     both = [*data["re_a"], *data["re_b"]], [*data["im_a"], *data["im_b"]]
-    figure, axes = plane(*both, with_bar=len(places) > 1, whole=False)
+    figure, axes = plane(*both, with_bar=len(places) > 1, whole=False, orders=())
     colours = depth_colours()
     shade = [colours(p / max(max(places), 1)) for p in data["position"]]
     for i, colour in enumerate(shade):

@@ -76,7 +76,7 @@ def simulation_figure(result: Simulation, path: Path) -> bytes:
     MissingDependencyError
         matplotlib is not installed.
     """
-    far = "" if result.outcome.settled else ", not settled"
-    source = f"{result.model['source']}: {result.outcome.label}{far}"
+    ended = result.outcome.label if result.outcome.settled else "not settled"
+    source = f"{result.model['source']}: {ended}"
     kind = path.suffix.lower().removeprefix(".")
     return saved(lambda: trajectory(columns_of(result), source), kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from eigenlens.report.figures.style import (
@@ -11,20 +12,31 @@ from eigenlens.report.figures.style import (
     layer_ticks,
     legend_above,
     new_figure,
+    plain,
     signed_colours,
 )
 from eigenlens.report.panels.figure import COLOURS, GUIDE, REGIME_COLOURS, Columns, take, where
-from eigenlens.report.panels.spectra import HEAD_MEASURES, KEY_TITLES, NEUTRAL, rank_of
+from eigenlens.report.panels.spectra import (
+    HEAD_MEASURES,
+    NEUTRAL,
+    PLANE_GUIDES,
+    key_title,
+    order_runs,
+    orders_in,
+    rank_of,
+)
 from eigenlens.report.words import regime_text
 
 _WIDEST = 5.3  # inches of the complex plane
+_NEUTRAL_WORDS = "neither grows nor shrinks"
 
 
 def eigenvalues(data: Columns, source: str) -> Any:
     """The complex plane; colour is depth, diamonds lead, dashed where a step neither grows."""
     places = sorted(set(data["position"]))
     many = len(places) > 1
-    figure, axes = plane(data["re"], data["im"], many)
+    orders = list(orders_in(data))
+    figure, axes = plane(data["re"], data["im"], many, orders=orders)
     drawn = None
     for leading in (False, True):
         rows = where(data, leading=leading)
@@ -58,12 +70,16 @@ def eigenvalues(data: Columns, source: str) -> Any:
     marks = [
         Line2D([], [], marker="D", ls="", ms=5, mfc="0.75", mec="black", mew=0.7, label="leading"),
         Line2D([], [], marker="o", ls="", ms=3.5, mfc=grey, mec=grey, label="other"),
-        Line2D([], [], color=GUIDE, ls=(0, (4, 2)), lw=1.1, label="|1 + λ| = 1"),
-    ]
+        Line2D([], [], color=GUIDE, ls=(0, (4, 2)), lw=1.1, label=_guide_names(orders)),
+    ][: 2 + (orders != ["modulus"])]
     legend_above(axes, 3, handles=marks)
     head(axes, source)
     axes.set_title(axes.get_title(loc="left"), pad=20)
     return figure
+
+
+def _guide_names(orders: Sequence[str]) -> str:
+    return " or ".join(PLANE_GUIDES[order] for order in orders)
 
 
 def depth_bar(figure: Any, axes: Any, drawn: Any, data: Columns, places: list[int]) -> None:
@@ -78,10 +94,17 @@ def depth_bar(figure: Any, axes: Any, drawn: Any, data: Columns, places: list[in
     bar.outline.set_visible(False)
 
 
-def plane(re: list[float], im: list[float], with_bar: bool, whole: bool = True) -> tuple[Any, Any]:
+def plane(
+    re: list[float],
+    im: list[float],
+    with_bar: bool,
+    whole: bool = True,
+    orders: Sequence[str] = ("residual",),
+) -> tuple[Any, Any]:
     """A figure as wide as the points need, with equal axes around them and 0.
 
-    The circle ``|1 + z| = 1`` is drawn as far as it is in sight. Not `whole`: only the upper half.
+    The circle ``|1 + z| = 1`` is drawn as far as it is in sight, under the order ``real`` the line
+    ``Re z = 0`` in its place, under both orders both. Not `whole`: only the upper half.
     """
     from matplotlib.patches import Circle
 
@@ -103,7 +126,10 @@ def plane(re: list[float], im: list[float], with_bar: bool, whole: bool = True) 
     axes.set_aspect("equal", adjustable="box")
     axes.axhline(0, color="0.8", lw=0.7, zorder=1)
     axes.axvline(0, color="0.8", lw=0.7, zorder=1)
-    axes.add_patch(Circle((-1, 0), 1, fill=False, ec=GUIDE, ls=(0, (4, 2)), lw=1.1, zorder=2))
+    if "residual" in orders:
+        axes.add_patch(Circle((-1, 0), 1, fill=False, ec=GUIDE, ls=(0, (4, 2)), lw=1.1, zorder=2))
+    if "real" in orders:
+        axes.axvline(0, color=GUIDE, ls=(0, (4, 2)), lw=1.1, zorder=2)
     axes.set_xlabel("Re λ")
     axes.set_ylabel("Im λ")
     return figure, axes
@@ -113,7 +139,7 @@ def depth(data: Columns, source: str) -> Any:
     """The key of every eigenvalue over layers, or by rank where there is one layer."""
     figure = new_figure(3.0)
     axes = figure.add_subplot()
-    order = data["order"][0]
+    runs = order_runs(data)
     n = len(data["key"])
     one = len(set(data["position"])) == 1
     x = [rank_of(data, i) for i in range(n)] if one else data["position"]
@@ -121,9 +147,13 @@ def depth(data: Columns, source: str) -> Any:
     for i in where(data, leading=True):
         first.setdefault(data["position"][i], i)
     top = where(data, leading=True) if one else [first[p] for p in sorted(first)]
-    neutral = NEUTRAL[order]
-    word = "neither grows nor shrinks" if order == "residual" else "zero"
-    axes.axhline(neutral, color=GUIDE, ls=(0, (4, 2)), lw=1.1, label=word)
+    word = "zero" if {order for order, _, _ in runs}.isdisjoint({"residual"}) else _NEUTRAL_WORDS
+    dashed: dict[str, Any] = {"color": GUIDE, "ls": (0, (4, 2)), "lw": 1.1, "label": word}
+    if len(runs) == 1:
+        axes.axhline(NEUTRAL[runs[0][0]], **dashed)
+    for order, low, high in runs * (len(runs) > 1):  # each along the layers of its order
+        axes.plot([low - 0.5, high + 0.5], [NEUTRAL[order]] * 2, **dashed)
+        dashed["label"] = "_again"
     axes.scatter(
         x, data["key"], s=11, color=COLOURS["blue"], alpha=0.45, lw=0, label="eigenvalues", zorder=3
     )
@@ -142,7 +172,7 @@ def depth(data: Columns, source: str) -> Any:
         axes.set_xlabel("rank of the eigenvalue")
     else:
         layer_ticks(axes, data["position"], data["label"], "layer")
-    axes.set_ylabel(KEY_TITLES[order])
+    axes.set_ylabel(plain(key_title(data)))
     axes.margins(y=0.08)
     legend_above(axes, 3)
     head(axes, source)
@@ -229,8 +259,6 @@ def heads(data: Columns, source: str) -> Any:
     bar = figure.colorbar(drawn, ax=grid, shrink=0.9, aspect=24 * rows, pad=0.015)
     bar.set_ticks([-1, 0, 1])
     bar.outline.set_visible(False)
-    from eigenlens.report.figures.style import plain
-
     figure.suptitle(plain(source), x=0.01, ha="left", fontsize=9)
     return figure
 

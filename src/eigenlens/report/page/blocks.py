@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eigenlens.report.collapse_words import contradiction
 from eigenlens.report.page.embed import prose, table, text
 from eigenlens.report.page.gather import Material, why_no_tokens
 from eigenlens.report.page.sections import Section
@@ -16,7 +17,8 @@ from eigenlens.report.panels.table import FIGURES
 from eigenlens.report.plots.table import PLOTS
 from eigenlens.report.simulate_tables import too_short_sentence
 from eigenlens.report.words import count_text, regime_text
-from eigenlens.spectra.result import Spectrum
+from eigenlens.shown.names import by_group
+from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
 _LIGHT = ("complex_dominant", "flip", "near_degenerate", "no_consensus")
 """Regimes whose colour takes dark text."""
@@ -84,17 +86,10 @@ def summary(answers: Sequence[Answer], spectrum: Spectrum | None, notes: Sequenc
 
 def _strip(spectrum: Spectrum) -> str:
     """Every layer as a coloured field with its number, a row a stack."""
-    groups: dict[str, list[str]] = {}
-    for x in spectrum.layers:
-        words = regime_text(x.regime)
-        light = ' class="light"' if x.regime in _LIGHT else ""
-        groups.setdefault(f"{x.stack}{' cross' * (x.kind == 'cross')}", []).append(
-            f'<span{light} style="--c:{REGIME_COLOURS[x.regime]}" title="layer {x.layer}: '
-            f'{text(words)}">{x.layer}</span>'
-        )
+    groups = by_group(spectrum.layers)
     rows = "".join(
-        (f"<b>{text(name)}</b>" if len(groups) > 1 else "") + "".join(fields)
-        for name, fields in groups.items()
+        (f"<b>{text(name)}</b>" if len(groups) > 1 else "") + "".join(map(_field, layers))
+        for name, layers in groups.items()
     )
     several = " several" * (len(groups) > 1)
     key = "".join(
@@ -103,6 +98,14 @@ def _strip(spectrum: Spectrum) -> str:
         for regime, where in regime_runs(spectrum)
     )
     return f'<div class="strip{several}" aria-hidden="true">{rows}</div><ul class="key">{key}</ul>'
+
+
+def _field(x: LayerSpectrum) -> str:
+    light = ' class="light"' if x.regime in _LIGHT else ""
+    return (
+        f'<span{light} style="--c:{REGIME_COLOURS[x.regime]}" title="layer {x.layer}: '
+        f'{text(regime_text(x.regime))}">{x.layer}</span>'
+    )
 
 
 def _layers(where: str) -> str:
@@ -193,7 +196,9 @@ def more(name: str, material: Material) -> str:
         o = material.trace.options
         tokens = max((x.n_tokens for x in material.trace.layers), default=0)
         prompts = count_text(o["n_prompts"], "prompt")
-        return f"Here {prompts} ({o['prompts']}), {count_text(tokens, 'token')}."
+        against = contradiction(material.trace) if name == "collapse" else ""
+        fed = f"Here {prompts} ({o['prompts']}), {count_text(tokens, 'token')}."
+        return f"{fed} {against}".strip()
     return ""
 
 

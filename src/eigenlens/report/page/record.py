@@ -164,7 +164,7 @@ def _command(
     chosen: Sequence[Section],
     options: Options,
     model: Mapping[str, Any],
-    target: str = "report.html",
+    target: str,
 ) -> str:
     parts = ["eigenlens", "report", str(model.get("source") or "MODEL"), "--out", target]
     if len(chosen) < len(SECTIONS):

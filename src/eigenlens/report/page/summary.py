@@ -7,23 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eigenlens.dynamics.result import Simulation
+from eigenlens.inert import inert
+from eigenlens.report.collapse_words import contradiction, rank_sentence
 from eigenlens.report.names import Names
 from eigenlens.report.page.gather import Material
-from eigenlens.report.sentences import spectrum_sentences
-from eigenlens.report.simulate_tables import outcome_sentence, too_short_sentence
-from eigenlens.report.trace_words import trace_sentences
+from eigenlens.report.sentences import behind_text, spectrum_sentences
+from eigenlens.report.simulate_tables import as_foretold, outcome_sentence, too_short_sentence
+from eigenlens.report.trace_words import call_phrase, trace_sentences
 from eigenlens.report.words import (
     complex_text,
     count_text,
     decimals,
     layer_list,
+    most_frequent,
     percent,
     regime_text,
     size_of,
-    steps_text,
 )
+from eigenlens.shown.names import by_group, group_name
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
-from eigenlens.tracing.result import Trace
+from eigenlens.tracing.result import StackTrace, Trace
 
 ALIKE = 0.95
 """Mean cosine from which tokens count as one direction."""
@@ -81,15 +84,15 @@ def _regime(result: Spectrum) -> Answer:
     detail = " ".join(spectrum_sentences(result))
     if not layers:
         return Answer(QUESTIONS["regime"], "None has a spectrum", detail, known=False)
-    counts = Counter(x.regime for x in layers).most_common()
-    regime, most = counts[0]
-    verdict = regime_text(regime).capitalize()
+    counts = Counter(x.regime for x in layers)
+    first, _ = most_frequent(counts)
+    verdict = regime_text(first[0]).capitalize()
     if len(counts) == 1 and len(layers) > 1:
-        verdict += f" in all {most} layers"
-    elif len(counts) > 1 and counts[1][1] == most:
-        verdict = ", ".join(f"{n} {regime_text(r)}" for r, n in counts)
+        verdict += f" in all {len(layers)} layers"
+    elif len(first) > 1:
+        verdict = ", ".join(f"{n} {regime_text(r)}" for r, n in counts.most_common())
     elif len(counts) > 1:
-        verdict += f" in {most} of {count_text(len(layers), 'layer')}"
+        verdict += f" in {counts[first[0]]} of {count_text(len(layers), 'layer')}"
     return Answer(QUESTIONS["regime"], verdict, detail)
 
 
@@ -101,12 +104,15 @@ def _strength(result: Spectrum) -> Answer:
     if not led:
         text = "No layer has a leading direction that grows."
         return Answer(QUESTIONS["strength"], "No pull", text)
-    strong = max(led, key=lambda x: x.gap or 0.0)
-    one = len(result.layers) == 1
-    ahead = f"{percent(strong.gap)} ahead"
-    name = Names.of(result.layers).phrase(strong)
-    verdict = ahead if one else f"At most {ahead} ({name})"
-    parts = [_lead(strong, "" if one else f" of {name}")]
+    one, names = len(result.layers) == 1, Names.of(result.layers)
+    # Gaps under two orders are no measure of one thing: the largest of each is told.
+    strong = [
+        max((x for x in led if x.order == order), key=lambda x: x.gap or 0.0)
+        for order in dict.fromkeys(x.order for x in led)
+    ]
+    ahead = [f"{percent(x.gap)} ahead{'' if one else f' ({names.phrase(x)})'}" for x in strong]
+    verdict = f"{'' if one else 'At most '}{', '.join(ahead)}"
+    parts = [_lead(x, "" if one else f" of {names.phrase(x)}") for x in strong]
     norms = [x.spectral_norm for x in result.layers]
     places = decimals(norms, 2)
     low, high = size_of(min(norms), places), size_of(max(norms), places)
@@ -123,12 +129,8 @@ def _lead(x: LayerSpectrum, whose: str) -> str:
     text = f"The leading eigenvalue{whose} is {complex_text(value)}"
     if x.order == "residual":
         text += f": with the residual a step multiplies its direction by {_factor(abs(1 + value))}"
-    steps = steps_text(x.steps_to_separate)
-    if steps != "-":
-        unit = "step" if steps == "1" else "steps"
-        unit = f"{steps} {unit}" if x.order != "real" else f"{steps} times the depth"
-        text += f"; the second direction is 10 times behind after {unit}"
-    return text + "."
+    behind = behind_text(x)
+    return f"{text}{f'; the second direction is 10 times behind {behind}' * bool(behind)}."
 
 
 def _factor(x: float) -> str:
@@ -163,14 +165,34 @@ def _untrained(result: Trace, noun: str) -> str:
 
 
 def _collapse(result: Trace) -> Answer:
-    stack = result.stacks[0]
+    # Cross attention sits between the layers of its own stack, which tell of the same states.
+    whole = {stack.stack for stack in result.stacks if stack.kind == "self"}
+    found: dict[str, tuple[str, str]] = {}
+    for stack in result.stacks:
+        told = _alike(result, stack) if stack.kind == "self" or stack.stack not in whole else None
+        if told is not None:
+            found[inert(group_name(stack.stack, stack.kind))] = told
+    if not found:
+        text = "A mean cosine needs prompts of at least two tokens."
+        return Answer(QUESTIONS["collapse"], "Not known", text, known=False)
+    verdict, detail = next(iter(found.values()))
+    if len({(x.stack, x.kind) for x in result.stacks}) > 1:
+        words = [
+            f"{name}: {v[:1].lower()}{v[1:].replace(': ', ', ')}" for name, (v, _) in found.items()
+        ]
+        verdict = "; ".join(words)
+        detail = " ".join(f"In {name}, {d[:1].lower()}{d[1:]}" for name, (_, d) in found.items())
+    return Answer(QUESTIONS["collapse"], verdict, f"{detail} {contradiction(result)}".strip())
+
+
+def _alike(result: Trace, stack: StackTrace) -> tuple[str, str] | None:
+    """The verdict on one stack and the sentence behind it; None where no cosine is known."""
     own = [x for x in result.layers if x.stack == stack.stack and x.kind == stack.kind]
     last = own[-1]
     end = last.collapse_block or last.collapse
     before, after = stack.start.get("cosine"), end.get("cosine")
     if before is None or after is None:
-        text = "A mean cosine needs prompts of at least two tokens."
-        return Answer(QUESTIONS["collapse"], "Not known", text, known=False)
+        return None
     values = [(x.collapse_block or x.collapse).get("cosine") or 0.0 for x in own]
     peak = max(range(len(values)), key=values.__getitem__)
     if after >= ALIKE:
@@ -188,12 +210,12 @@ def _collapse(result: Trace) -> Answer:
         f"{after:.3f} after {word}"
     )
     if values[peak] > max(before, after) + _RISE:
-        where = Names.of(result.layers).phrase(own[peak])
+        where = call_phrase(own[peak], result.layers)
         text += f", with a peak of {values[peak]:.3f} after {where}"
-    ranks = stack.start.get("effective_rank"), end.get("effective_rank")
-    if ranks[0] is not None and ranks[1] is not None:
-        text += f"; the effective rank goes from {ranks[0]:.1f} to {ranks[1]:.1f}"
-    return Answer(QUESTIONS["collapse"], verdict, text + ".")
+    ranks = [(x.collapse_block or x.collapse).get("effective_rank") for x in own]
+    start = stack.start.get("effective_rank")
+    parts = [text, rank_sentence(start, ranks, own, result.layers)]
+    return verdict, f"{'; '.join(filter(None, parts))}."
 
 
 _ENDS = {
@@ -203,6 +225,7 @@ _ENDS = {
     "bipartite": "Two opposite groups",
     "clusters": "A few groups",
     "none": "No consensus",
+    "unsettled": "Not settled",
 }
 
 
@@ -210,25 +233,23 @@ def _end(result: Simulation) -> Answer:
     out, p = result.outcome, result.outcome.predicted
     verdict = _ENDS[out.label]
     if p is not None and out.settled:
-        agrees = p.label == out.label or (
-            p.label == "none" and out.label not in ("consensus", "rotation", "flip")
-        )
-        verdict += ", as foretold" if agrees else ", not as foretold"
+        verdict += ", as foretold" if as_foretold(result) else ", not as foretold"
     elif not out.settled:
-        verdict += f" so far (step {result.trajectory[-1]['step']})"
+        verdict += f" after {count_text(result.trajectory[-1]['step'], 'step')}"
     told = outcome_sentence(result), too_short_sentence(result)
     return Answer(QUESTIONS["end"], verdict, " ".join(filter(None, told)))
 
 
 def regime_runs(result: Spectrum) -> list[tuple[str, str]]:
     """Regimes that occur and their layers in words, with the stack where there are several."""
-    groups = {f"{x.stack}{' cross' * (x.kind == 'cross')} " for x in result.layers}
+    groups = by_group(result.layers)
     out = []
     for regime in dict.fromkeys(x.regime for x in result.layers):
-        found: dict[str, list[int]] = {}
-        for x in result.layers:
-            if x.regime == regime:
-                name = f"{x.stack}{' cross' * (x.kind == 'cross')} " if len(groups) > 1 else ""
-                found.setdefault(name, []).append(x.layer)
-        out.append((regime, "; ".join(name + layer_list(own) for name, own in found.items())))
+        found = {
+            f"{name} " * (len(groups) > 1): [x.layer for x in layers if x.regime == regime]
+            for name, layers in groups.items()
+        }
+        out.append(
+            (regime, "; ".join(name + layer_list(own) for name, own in found.items() if own))
+        )
     return out

@@ -12,11 +12,13 @@ from eigenlens.report.panels.traces import COLLAPSE
 from eigenlens.report.words import (
     complex_text,
     leader_decimals,
+    p_text,
     percent,
     regime_text,
     separation_heading,
     steps_text,
 )
+from eigenlens.tracing.result import LEVEL
 
 MOST_ROWS = 240
 _LEADING = 4  # eigenvalues a layer in a table; the download has all
@@ -69,16 +71,25 @@ def _regimes(data: Columns) -> Rows:
             data["target"][i],
             complex_text(_value(data, i), places),
             percent(data["gap"][i]),
-            steps_text(data["steps_to_separate"][i]),
+            _separation(data, i),
             data["spectral_norm"][i],
             data["henrici"][i],
             data["negative_fraction"][i],
         ]
         for i in range(n_rows(data))
     ]
-    after = separation_heading(data["order"][0])
+    orders = dict.fromkeys(map(separation_heading, data["order"]))
+    after = next(iter(orders)) if len(orders) == 1 else "10x behind after"
     heads = ["layer", "regime", "target", "leading", "gap", after, "|F|"]
     return [*heads, "Henrici", "share Re λ < 0"], rows
+
+
+def _separation(data: Columns, i: int) -> str:
+    """Steps or depths until the second is behind; with the unit where layers have either."""
+    text = steps_text(data["steps_to_separate"][i])
+    if text == "-" or len(set(map(separation_heading, data["order"]))) == 1:
+        return text
+    return f"{text} x depth" if data["order"][i] == "real" else f"{text} step{'s' * (text != '1')}"
 
 
 def _heads(data: Columns) -> Rows:
@@ -89,8 +100,9 @@ def _heads(data: Columns) -> Rows:
 
 def _alignment(data: Columns) -> Rows:
     names = ("label", "measure", "value", "low", "high", "random_low", "random_high")
-    more = ("matched_spectrum", "random_init", "second_pair", "p_holm")
-    rows = [[data[n][i] for n in (*names, *more)] for i in range(n_rows(data))]
+    more = ("matched_spectrum", "random_init", "second_pair")
+    p = [None if v is None else p_text(v, LEVEL) for v in data["p_holm"]]
+    rows = [[*(data[n][i] for n in (*names, *more)), p[i]] for i in range(n_rows(data))]
     heads = ["call", "measure", "value", "95 % from", "to", "random from", "to"]
     return [*heads, "rotated F", "untrained", "second", "corrected p"], rows
 

@@ -11,6 +11,7 @@ from eigenlens.cache import Cache
 from eigenlens.dynamics.result import Simulation
 from eigenlens.dynamics.simulate import check_steps
 from eigenlens.errors import OptionError
+from eigenlens.report.model_words import facts_text
 from eigenlens.report.page.assemble import assemble, plotly_script
 from eigenlens.report.page.blocks import draw, provenance, summary
 from eigenlens.report.page.gather import Material, Options, Progress, gather
@@ -20,7 +21,6 @@ from eigenlens.report.page.single import navigation
 from eigenlens.report.page.summary import Answer, answers
 from eigenlens.report.panels.sphere import States
 from eigenlens.report.serialise import check_apart, check_target
-from eigenlens.report.words import count_text
 from eigenlens.spectra.result import Spectrum
 from eigenlens.tracing.result import Trace
 from eigenlens.writing import write_atomically
@@ -196,7 +196,7 @@ def _page(
     parts.append(provenance({**record, **record["provenance"]}, file))
     html = assemble(
         title=name,
-        facts=_facts(model),
+        facts=facts_text(model, "layers", "d", "each head", "norm"),
         nav=_nav(chosen),
         body="\n".join(parts),
         data=record,
@@ -210,23 +210,6 @@ def _page(
 
 def _sentence(reason: str) -> str:
     return reason.strip().rstrip(".")
-
-
-def _facts(model: Mapping[str, Any]) -> str:
-    """``bert, 6 layers, d 384, 12 heads of 32, post-norm (layernorm)``."""
-    parts = [str(model["model_type"])] if model.get("model_type") else []
-    n = model.get("n_layers")
-    parts += [count_text(n, "layer")] if n else []
-    parts += [f"d {model['d_model']}"] if model.get("d_model") else []
-    if model.get("n_heads"):
-        kv = model.get("n_kv_heads")
-        groups = "" if kv in (None, model["n_heads"]) else f" ({kv} for values)"
-        size = f" of {model['head_dim']}" if model.get("head_dim") else ""
-        parts.append(f"{model['n_heads']} heads{groups}{size}")
-    if model.get("placement"):
-        norm = f" ({model['norm']})" if model.get("norm") else ""
-        parts.append(f"{model['placement']}-norm{norm}")
-    return ", ".join(parts)
 
 
 _NAV = {

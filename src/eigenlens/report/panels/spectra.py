@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from eigenlens.inert import inert
 from eigenlens.report.heads import head_fraction
 from eigenlens.report.panels.figure import Columns, columns, labels_of
+from eigenlens.shown.names import group_name
 from eigenlens.spectra.orders import ORDERS
 from eigenlens.spectra.result import LayerSpectrum, Spectrum
 
@@ -29,6 +31,9 @@ KEY_TITLES = {"residual": "|1 + λ|", "real": "Re λ", "modulus": "|λ|"}
 
 NEUTRAL = {"residual": 1.0, "real": 0.0, "modulus": 0.0}
 """The key at which a direction neither grows nor shrinks, by order."""
+
+PLANE_GUIDES = {"residual": "|1 + λ| = 1", "real": "Re λ = 0", "modulus": "|λ| = 0"}
+"""Where in the complex plane a direction neither grows nor shrinks, by order."""
 
 HEAD_MEASURES = {
     "ov_trace_ratio": "trace ratio",
@@ -71,6 +76,53 @@ def eigenvalues(result: Spectrum) -> Columns:
             lead = layer.target == "kernel"
             rows.append((*name, -1, 0.0, 0.0, zero, 1.0, 0.0, lead, layer.regime, layer.order))
     return columns(_EIGENVALUES, rows)
+
+
+def orders_in(data: Columns) -> dict[str, list[str]]:
+    """As `eigenlens.report.order_words.orders_of`, of columns."""
+    found: dict[str, list[str]] = {}
+    for order, stack, kind in dict.fromkeys(
+        zip(data["order"], data["stack"], data["kind"], strict=True)
+    ):
+        found.setdefault(order, []).append(inert(group_name(stack, kind)))
+    return found
+
+
+def order_runs(data: Columns) -> list[tuple[str, int, int]]:
+    """Runs of layers of one order: order, first and last position."""
+    runs: list[tuple[str, int, int]] = []
+    for position, order in sorted(dict(zip(data["position"], data["order"], strict=True)).items()):
+        if runs and runs[-1][0] == order:
+            runs[-1] = order, runs[-1][1], position
+        else:
+            runs.append((order, position, position))
+    return runs
+
+
+def key_title(data: Columns) -> str:
+    """What the keys are, with their stacks where these have several orders."""
+    found = orders_in(data)
+    if len(found) == 1:
+        return KEY_TITLES[next(iter(found))]
+    return ", ".join(f"{KEY_TITLES[order]} ({', '.join(names)})" for order, names in found.items())
+
+
+def what_grows(data: Columns) -> str:
+    """What a caption says of the dashed line of the complex plane, by the orders of the layers."""
+    found = orders_in(data)
+    if len(found) == 1:
+        return _GROWS[next(iter(found))]
+    return " ".join(f"Of {', '.join(names)}: {_GROWS[order]}" for order, names in found.items())
+
+
+_GROWS = {
+    "residual": "With the residual connection a step multiplies a direction by 1 + lambda: outside "
+    "the dashed circle around -1 it grows, inside it shrinks.",
+    "real": "In a residual stream without a norm on it (pre-norm) things grow as powers of depth, "
+    "by the real part: right of the dashed line a direction grows, left of it it shrinks, and the "
+    "one furthest to the right leads.",
+    "modulus": "By the modulus, the eigenvalue that is furthest from 0 leads.",
+}
 
 
 def regimes(result: Spectrum) -> Columns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eigenlens.report.panels.figure import Figure
 from eigenlens.report.panels.simulations import trajectory, what_is_dashed
-from eigenlens.report.panels.spectra import eigenvalues, heads, regimes, tokens
+from eigenlens.report.panels.spectra import eigenvalues, heads, regimes, tokens, what_grows
 from eigenlens.report.panels.sphere import sphere
 from eigenlens.report.panels.traces import alignment, collapse
 
@@ -14,11 +14,10 @@ _ROWS = (
         "Eigenvalues in the complex plane",
         "spectrum",
         eigenvalues,
-        "Each point is an eigenvalue of a layer's F = W_O W_V. Diamonds lead the layer. With the "
-        "residual connection a step multiplies a direction by 1 + lambda: outside the dashed "
-        "circle around -1 it grows, inside it shrinks.",
-        "Scatter of eigenvalues, real part across and imaginary part up, with the unit circle "
-        "around minus one; the leading ones are marked by diamonds.",
+        "Each point is an eigenvalue of a layer's F = W_O W_V. Diamonds lead the layer.",
+        "Scatter of eigenvalues, real part across and imaginary part up, with a dashed line where "
+        "a direction neither grows nor shrinks; the leading ones are marked by diamonds.",
+        what_grows,
     ),
     Figure(
         "depth",
@@ -77,9 +76,10 @@ _ROWS = (
         "Collapse of tokens by depth",
         "trace",
         collapse,
-        "How alike the tokens are: cosines near 1, residuals near 0 and ranks near 1 mean that "
-        "tokens have become one direction. Solid: after attention; dotted: after the whole block, "
-        "with its feed-forward part.",
+        "How alike the tokens are: cosines near 1, residuals near 0 and ranks near 1, all three "
+        "together, mean that tokens have become one direction. Cosines count every token alike; "
+        "residuals and ranks go by length, so a few long tokens can decide them. Solid: after "
+        "attention; dotted: after the whole block, with its feed-forward part.",
         "Three panels over depth: mean cosines, residuals without the mean token, and ranks.",
     ),
     Figure(

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from eigenlens.report.panels.figure import COLOURS, GUIDE, REGIME_COLOURS, Columns, take, where
-from eigenlens.report.panels.spectra import HEAD_MEASURES, KEY_TITLES, NEUTRAL, rank_of
+from eigenlens.report.panels.spectra import (
+    HEAD_MEASURES,
+    KEY_TITLES,
+    NEUTRAL,
+    PLANE_GUIDES,
+    key_title,
+    order_runs,
+    orders_in,
+    rank_of,
+)
 from eigenlens.report.plots.parts import (
     DEPTH_SCALE,
     SIGNED_SCALE,
@@ -31,24 +41,17 @@ def eigenvalues(data: Columns) -> Plot:
     """The complex plane: all layers coloured by depth, or one of them by its regime."""
     n = len(data["position"])
     positions = sorted(set(data["position"]))
-    turn = [2 * math.pi * i / 120 for i in range(121)]
-    circle = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [math.cos(a) - 1 for a in turn],
-        "y": [math.sin(a) for a in turn],
-        "line": {"color": GUIDE, "dash": "dash", "width": 1.2},
-        "hoverinfo": "skip",
-        "name": "|1 + λ| = 1",
-    }
+    orders = list(orders_in(data))
     across, up = _window(data, list(range(n)))
     shape = (up[1] - up[0]) / (across[1] - across[0])
-    round_ = {"scaleanchor": "x"} if shape > _FLAT else {}
-    if _FLAT < shape < _ROOM:  # the circle stays round, with room above and below
+    round_ = {"scaleanchor": "x"} if shape > _FLAT and orders != ["real"] else {}
+    if orders == ["real"]:  # nothing round is in sight: both axes fill the frame
+        shape = _ROOM
+    elif _FLAT < shape < _ROOM:  # the circle stays round, with room above and below
         up = [y * _ROOM / shape for y in up]
         shape = _ROOM
     plot: Plot = {
-        "data": [circle, *_marks(data, list(range(n)), len(positions) > 1)],
+        "data": [_guides(data, range(n)), *_marks(data, list(range(n)), len(positions) > 1)],
         "layout": layout(
             round(min(560.0, max(360.0, 110 + 370 * shape))),
             xaxis={"title": {"text": "Re λ"}, "range": across, "constrain": "domain"},
@@ -67,6 +70,37 @@ def eigenvalues(data: Columns) -> Plot:
     return with_frames(plot, frames, control("slider", "layer", shown))
 
 
+def _guides(data: Columns, rows: Sequence[int]) -> dict[str, Any]:
+    """Where a direction neither grows nor shrinks: a circle, the line ``Re = 0``, or both.
+
+    Both where these rows have both orders; a gap keeps them apart. By the modulus it is 0 itself.
+    """
+    orders = dict.fromkeys(data["order"][i] for i in rows)
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for order in orders:
+        if order == "real":
+            _, (low, high) = _window(data, list(range(len(data["re"]))))
+            x, y = [*x, 0.0, 0.0, None], [*y, low, high, None]
+        elif order == "residual":
+            turn = [2 * math.pi * i / 120 for i in range(121)]
+            x = [*x, *(math.cos(a) - 1 for a in turn), None]
+            y = [*y, *(math.sin(a) for a in turn), None]
+    if not x:
+        x, y = [0.0, None], [0.0, None]
+    x, y = x[:-1], y[:-1]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": y,
+        "line": {"color": GUIDE, "dash": "dash", "width": 1.2},
+        "hoverinfo": "skip",
+        "name": " or ".join(PLANE_GUIDES[order] for order in orders),
+        "showlegend": len(x) > 1,
+    }
+
+
 _FLAT = 0.2
 """Height over width of the plane below which its axes have scales of their own."""
 _ROOM = 0.6
@@ -78,18 +112,23 @@ def _frame(name: str, data: Columns, rows: list[int], by_depth: bool) -> dict[st
     across, up = _window(data, rows)
     window = {"xaxis": {"range": across}, "yaxis": {"range": up}}
     marks = _marks(data, rows, by_depth)
+    if len(orders_in(data)) > 1:  # each layer with its own guide
+        guides = _guides(data, rows)
+        return {"name": name, "data": [guides, *marks], "traces": [0, 1, 2], "layout": window}
     return {"name": name, "data": marks, "traces": [1, 2], "layout": window}
 
 
 def _window(data: Columns, rows: list[int]) -> tuple[list[float], list[float]]:
-    """Ranges of both axes: all eigenvalues of these rows, and the circle."""
-    size = max([1.0, *(abs(data["im"][i]) for i in rows)])
-    reals = [*(data["re"][i] for i in rows), -2.0, 0.0]
+    """Ranges of both axes: all eigenvalues of these rows, and the circle or the line."""
+    round_ = any(data["order"][i] == "residual" for i in rows)
+    heights = [abs(data["im"][i]) for i in rows]
+    size = max([1.0, *heights]) if round_ else max(heights, default=0.0) or 1.0
+    reals = [*(data["re"][i] for i in rows), *([-2.0] if round_ else []), 0.0]
     return _padded(min(reals), max(reals)), _padded(-size, size)
 
 
 def _padded(low: float, high: float) -> list[float]:
-    pad = 0.06 * (high - low)
+    pad = 0.06 * (high - low) or 1.0
     return [low - pad, high + pad]
 
 
@@ -147,9 +186,7 @@ def _number(index: int) -> str:
 
 def depth(data: Columns) -> Plot:
     """Keys over layers; for a single layer, by rank."""
-    order = data["order"][0]
     one = len(set(data["position"])) == 1
-    title = KEY_TITLES[order]
     rows = range(len(data["key"]))
     x = [rank_of(data, i) for i in rows] if one else data["position"]
     lead = [i for i in rows if data["leading"][i]]
@@ -168,8 +205,8 @@ def depth(data: Columns) -> Plot:
         "name": "eigenvalues",
         "x": x,
         "y": data["key"],
-        "customdata": [safe(data["label"][i]) for i in rows],
-        "hovertemplate": "layer %{customdata}<br>" + title + " = %{y:.5g}<extra></extra>",
+        "customdata": [[safe(data["label"][i]), KEY_TITLES[data["order"][i]]] for i in rows],
+        "hovertemplate": "layer %{customdata[0]}<br>%{customdata[1]} = %{y:.5g}<extra></extra>",
         "marker": {"color": COLOURS["blue"], "size": 5, "opacity": 0.3},
     }
     first: dict[int, int] = {}
@@ -186,26 +223,36 @@ def depth(data: Columns) -> Plot:
         "line": {"color": COLOURS["vermilion"], "width": 1.5},
         "marker": {"color": COLOURS["vermilion"], "size": 8, "symbol": "diamond"},
     }
-    neutral = NEUTRAL[order]
     return {
         "data": [cloud, line],
         "layout": layout(
             380,
             xaxis=axis,
-            yaxis={"title": {"text": title}, "zeroline": False},
-            shapes=[
-                {
-                    "type": "line",
-                    "xref": "paper",
-                    "x0": 0,
-                    "x1": 1,
-                    "y0": neutral,
-                    "y1": neutral,
-                    "line": {"color": GUIDE, "dash": "dash", "width": 1.2},
-                }
-            ],
+            yaxis={"title": {"text": safe(key_title(data))}, "zeroline": False},
+            shapes=_neutral(data),
         ),
     }
+
+
+def _neutral(data: Columns) -> list[dict[str, Any]]:
+    """Dashed lines where a direction neither grows nor shrinks, each along the layers of its order.
+
+    One across the whole frame where all layers have one order.
+    """
+    runs = order_runs(data)
+    across = [{"xref": "paper", "x0": 0, "x1": 1}]
+    if len(runs) > 1:
+        across = [{"x0": first - 0.5, "x1": last + 0.5} for _, first, last in runs]
+    return [
+        {
+            "type": "line",
+            **where,
+            "y0": NEUTRAL[order],
+            "y1": NEUTRAL[order],
+            "line": {"color": GUIDE, "dash": "dash", "width": 1.2},
+        }
+        for where, (order, _, _) in zip(across, runs, strict=True)
+    ]
 
 
 def regimes(data: Columns) -> Plot:

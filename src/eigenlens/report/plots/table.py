@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from eigenlens.report.panels.figure import Columns
-from eigenlens.report.panels.table import FIGURES
-from eigenlens.report.plots.library import as_figure
 from eigenlens.report.plots.parts import Plot
 from eigenlens.report.plots.simulations import trajectory
 from eigenlens.report.plots.spectra import depth, eigenvalues, heads, regimes
@@ -25,14 +22,3 @@ PLOTS: dict[str, Callable[[Columns], Plot]] = {
     "trajectory": trajectory,
 }
 """Figures by name; the decoded tokens are a table, not a plot."""
-
-
-def plotly_figure(name: str, result: Any) -> Any:
-    """The plotly figure of a result: what `.plot()` returns in a notebook.
-
-    Raises
-    ------
-    MissingDependencyError
-        plotly is not installed.
-    """
-    return as_figure(PLOTS[name](FIGURES[name].data(result)), FIGURES[name].title)

@@ -7,6 +7,8 @@ from typing import Any
 from eigenlens.report.panels.figure import COLOURS, GUIDE, Columns, take, where
 from eigenlens.report.panels.traces import COLLAPSE, GROUPS, NULL_NAMES, by_step, collapse_rows
 from eigenlens.report.plots.parts import Plot, broken, layer_axis, layout, safe
+from eigenlens.report.words import p_text
+from eigenlens.tracing.result import LEVEL
 
 _ROWS = {"rho": "rho", "gamma": "gamma", "gain": "gain"}
 
@@ -130,7 +132,7 @@ def _alignment_row(
         "width": 0,
         "color": COLOURS["blue"],
     }
-    tested = "<br>corrected p %{customdata[1]:.3g}" if measure == "rho" else ""
+    tested = "<br>corrected p %{customdata[1]}" if measure == "rho" else ""
     out.append(
         {
             **common,
@@ -142,7 +144,8 @@ def _alignment_row(
             "showlegend": legend,
             "error_y": {**error, "visible": known},
             "customdata": [
-                list(row) for row in zip(names, take(data["p_holm"], rows), strict=True)
+                [name, p_text(data["p_holm"][i], LEVEL)]
+                for name, i in zip(names, rows, strict=True)
             ],
             "hovertemplate": f"%{{customdata[0]}}: {measure} %{{y:.4f}}{tested}<extra></extra>",
             "marker": {

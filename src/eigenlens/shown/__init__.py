@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 
 from eigenlens.frames import Result
 from eigenlens.inert import inert
+from eigenlens.shown.names import full_name
+from eigenlens.shown.words import count_text
 
 
 class Told(ABC):
@@ -33,7 +35,7 @@ class Told(ABC):
     @property
     def name(self) -> str:
         """``decoder.3``, or ``decoder.cross.3`` for cross attention."""
-        return f"{self.stack}.{'cross.' if self.kind == 'cross' else ''}{self.layer}"
+        return full_name(self.stack, self.kind, self.layer)
 
     @abstractmethod
     def facts(self) -> Mapping[str, object]:
@@ -106,7 +108,7 @@ class Shown(Result):
         """One line; `print` gives the table."""
         model = getattr(self, "model", {})
         layers = getattr(self, "layers", None)
-        count = f", {len(layers)} layer{'s' * (len(layers) != 1)}" if layers is not None else ""
+        count = f", {count_text(len(layers), 'layer')}" if layers is not None else ""
         other = getattr(self, "other", None)
         beside = f" and {inert(str(other['source']))}" if other is not None else ""
         source = inert(str(model.get("source", "?")))
