@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,3 +134,42 @@ def test_one_thread_inside_and_the_old_number_after() -> None:
             assert limits() == {1}
         with blas.threads_for(blas.SMALL + 1):
             assert limits() == before
+
+
+def test_any_thread_may_hold_the_limit() -> None:
+    """Whichever thread came first: threadpoolctl by itself lets that one alone, in silence."""
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        _by_threads(limits())
+
+
+def _by_threads(before: set[int]) -> None:
+    with blas.one_thread():  # this thread, which stays alive, has set numbers
+        assert limits() == {1}
+    first, second = blas.one_thread(), blas.one_thread()
+    found = []
+
+    def enter(block: AbstractContextManager[None]) -> None:
+        block.__enter__()
+        found.append(limits())
+
+    def leave(block: AbstractContextManager[None]) -> None:
+        block.__exit__(None, None, None)
+        found.append(limits())
+
+    for work, block in ((enter, first), (enter, second), (leave, first), (leave, second)):
+        thread = threading.Thread(target=work, args=(block,))
+        thread.start()
+        thread.join()
+    assert found == [{1}, {1}, {1}, before]
+    assert limits() == before
+
+
+def test_scipys_blas_counts_from_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another thread imports scipy its name is known, but not yet its BLAS."""
+    spec = SimpleNamespace(_initializing=True)
+    monkeypatch.setitem(sys.modules, "scipy.linalg", SimpleNamespace(__spec__=spec))
+    assert not blas._has_scipy()
+    spec._initializing = False
+    assert blas._has_scipy()
+    monkeypatch.delitem(sys.modules, "scipy.linalg")
+    assert not blas._has_scipy()

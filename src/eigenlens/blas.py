@@ -30,6 +30,25 @@ def _controller(with_scipy: bool) -> Any:
     return ThreadpoolController()
 
 
+def _take_control(with_scipy: bool) -> None:
+    """Let this thread set the numbers.
+
+    threadpoolctl 3.8 lets the first thread alone that ever did, and what others ask for
+    has no effect; here a lock and a count see to it that threads do not fight over them.
+    """
+    for library in _controller(with_scipy).lib_controllers:
+        let_go = getattr(library, "clear_controlling_thread", None)
+        if let_go is not None:
+            let_go(force=True)
+
+
+def _has_scipy() -> bool:
+    """Whether scipy's BLAS is loaded; while another thread imports scipy it may not be yet."""
+    module = sys.modules.get("scipy.linalg")
+    spec = getattr(module, "__spec__", None)
+    return module is not None and not getattr(spec, "_initializing", False)
+
+
 _lock = Lock()
 _inside = 0
 _held: dict[bool, Any] = {}
@@ -44,8 +63,9 @@ def one_thread() -> Iterator[None]:
     """
     global _inside
     with _lock:
-        loaded = "scipy.linalg" in sys.modules
+        loaded = _has_scipy()
         if loaded not in _held:
+            _take_control(loaded)
             _held[loaded] = _controller(loaded).limit(limits=1, user_api="blas")
         _inside += 1
     try:
@@ -55,6 +75,7 @@ def one_thread() -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 for loaded in reversed(list(_held)):
+                    _take_control(loaded)
                     _held.pop(loaded).restore_original_limits()
 
 
