@@ -744,3 +744,16 @@ def test_the_plane_of_a_pre_norm_model_has_the_rule_of_its_order(offline: Report
     assert not axes.patches
     assert len(other.patches) == 1
     assert "Re λ = 0" in [t.get_text() for t in axes.get_legend().get_texts()]
+
+
+def test_a_simulation_whose_steps_are_left_open_goes_on_until_it_settles() -> None:
+    """100 steps do not settle it, the steps foretold do."""
+    found = make_report("sample:albert-tiny", sections=["simulate"])
+    simulation = found.material.simulate
+    assert simulation is not None
+    assert 100 < simulation.options["steps"] <= 1000
+    assert simulation.outcome.settled
+    assert found.to_dict()["options"]["steps"] == simulation.options["steps"]
+    short = make_report("sample:albert-tiny", sections=["simulate"], steps=100)
+    assert short.to_dict()["options"]["steps"] == 100
+    assert not short.material.simulate.outcome.settled  # type: ignore[union-attr]

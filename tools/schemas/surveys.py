@@ -225,10 +225,10 @@ REPORT = closed(
             "report",
             model=either(ref("model"), closed({})),
             options=closed(
-                {"sections": many(one_of(SECTIONS)), "seed": COUNT, "steps": COUNT},
+                {"sections": many(one_of(SECTIONS)), "seed": COUNT, "steps": maybe(COUNT)},
                 words={
                     "sections": "Sections of the page.",
-                    "steps": "Layer steps of the simulation.",
+                    "steps": "Layer steps of the simulation; null if left open and none was run.",
                 },
             ),
         ),

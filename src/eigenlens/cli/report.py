@@ -71,7 +71,14 @@ def report(
         ),
     ] = None,
     fed: Texts,
-    steps: Annotated[int, typer.Option(metavar="N", help="Layer steps of the simulation.")] = 100,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Layer steps of the simulation.",
+            show_default="100, or as many as settle it, up to 1000",
+        ),
+    ] = None,
     leading: Leading,
     chosen: Chosen,
     live: LiveModel,

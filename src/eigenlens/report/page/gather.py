@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -51,7 +52,7 @@ class Options:
     texts, prompts
         What is traced: texts, or a file of them; neither for the default prompts.
     steps
-        Layer steps of the simulation.
+        Layer steps of the simulation; None for 100, or as many as should settle it, up to 1000.
     stack, layers
         Which layers; None for all.
     dtype, device, trust_remote_code, architecture
@@ -64,7 +65,7 @@ class Options:
     seed: int = 0
     texts: Sequence[str] | None = None
     prompts: str | Path | None = None
-    steps: int = 100
+    steps: int | None = None
     stack: str | None = None
     layers: Sequence[int] | None = None
     dtype: str = "float32"
@@ -299,14 +300,25 @@ def _states(session: Any, feed: Any, spectrum: Spectrum | None) -> States:
     return capture_states(session, feed, spectrum)
 
 
+_STEPS, _MOST_STEPS = 100, 1000  # of a simulation whose number of steps is left open
+_SPARE = 1.5  # times the steps foretold, which are a first guess
+
+
 def _simulate(session: Any, options: Options) -> Simulation:
     from eigenlens.dynamics.live_run import simulate_model
 
-    return simulate_model(
-        session,
-        steps=options.steps,
-        stack=options.stack,
-        layers=options.layers,
-        tie_tolerance=options.tie_tolerance,
-        seed=options.seed,
-    )
+    def run(steps: int) -> Simulation:
+        return simulate_model(
+            session,
+            steps=steps,
+            stack=options.stack,
+            layers=options.layers,
+            tie_tolerance=options.tie_tolerance,
+            seed=options.seed,
+        )
+
+    found = run(_STEPS if options.steps is None else options.steps)
+    needed = found.outcome.steps_to_settle
+    if options.steps is not None or needed is None or needed > _MOST_STEPS:
+        return found
+    return run(min(math.ceil(_SPARE * needed), _MOST_STEPS))

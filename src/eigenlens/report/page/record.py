@@ -105,7 +105,9 @@ def record_of(
                     "options": {
                         "sections": [section.name for section in chosen],
                         "seed": options.seed,
-                        "steps": options.steps,
+                        "steps": options.steps
+                        if material.simulate is None
+                        else material.simulate.options["steps"],
                     },
                     "warnings": list(warnings),
                     "summary": [

@@ -174,7 +174,7 @@ def _options(options: Mapping[str, Any]) -> Options:
 
 def _check_steps(chosen: Sequence[Section], options: Options) -> None:
     """A number of steps that cannot be is said before the work, not as a missing part."""
-    if any(section.needs == "simulate" for section in chosen):
+    if options.steps is not None and any(section.needs == "simulate" for section in chosen):
         check_steps(options.steps)
 
 
