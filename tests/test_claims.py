@@ -200,7 +200,7 @@ def test_real_models_are_measured(tmp_path: Path) -> None:
     assert "none" in missing.measured
     assert found.counts["not run"] == 1
     assert "not run" in repr(found)
-    assert "consensus at v1 from 4 of 4 starts" in str(found)
+    assert "all tokens along v1 from 4 of 4 starts" in str(found)
     assert [r.claim for r in found.rows_] == sorted(
         [r.claim for r in found.rows_], key=list(BY_NAME).index
     )

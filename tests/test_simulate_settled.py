@@ -25,6 +25,7 @@ from eigenlens.report.figures import simulation_figure
 from eigenlens.report.page.summary import _end
 from eigenlens.report.serialise import to_json
 from eigenlens.report.simulate_tables import (
+    SPARE,
     _rounded,
     outcome_sentence,
     too_short_sentence,
@@ -261,9 +262,9 @@ def test_the_sentence_tells_how_many_and_how_long() -> None:
     needed = some.outcome.steps_to_settle
     assert needed is not None
     assert text == (
-        f"{count['unsettled']} of 24 starts have not settled after 200 steps and may still end in "
-        f"any outcome: at the predicted 0.980 a step, about {_rounded(needed)} steps would settle "
-        "them."
+        f"{count['unsettled']} of 24 starts have not settled after 200 steps, so that no outcome "
+        f"is named: at the predicted 0.980 a step, about {_rounded(SPARE * needed)} steps would "
+        "settle them."
     )
     view = " ".join(printed(some).split())
     assert text in view

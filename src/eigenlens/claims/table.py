@@ -93,7 +93,7 @@ def power_step(e: Evidence) -> Finding:
 def consensus(e: Evidence) -> Finding:
     """Starts whose tokens all align with v1."""
     reached = e.final_alignment(e.layers[0].basis())
-    found = most_starts(int((reached > ALIGNED).sum()), len(reached), "consensus at v1")
+    found = most_starts(int((reached > ALIGNED).sum()), len(reached), "all tokens along v1")
     gap = e.layers[0].gap or 0.0
     return replace(
         found,

@@ -95,7 +95,16 @@ def _caution(result: Trace, word: str) -> str:
             f", and F rotated at random, which has the same spectrum, has a smaller rho in "
             f"{above} of {count_text(len(layers), word)}"
         )
-    return text + "."
+    return f"{text}.{_untrained(result, word)}"
+
+
+def _untrained(result: Trace, word: str) -> str:
+    """How often the model tilts more than before its training, if that was measured."""
+    fresh = [(x.nulls or {}).get("random_init") for x in result.layers]
+    if None in fresh or not fresh:
+        return ""
+    more = sum(x.rho > f["rho"] for x, f in zip(result.layers, fresh, strict=True) if f)
+    return f" The untrained model has a smaller rho in {more} of {count_text(len(fresh), word)}."
 
 
 def _answer(result: Trace, word: str) -> str:

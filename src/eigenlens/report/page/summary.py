@@ -152,16 +152,7 @@ def _tilt(result: Trace) -> Answer:
         many = many if v["beyond_random"] < n else f"all {count}" if n > 1 else f"its one {noun}"
         verdict = f"In {many}, beyond random directions"
     detail = " ".join(trace_sentences(result)).replace(_ASKED, "")
-    return Answer(QUESTIONS["tilt"], verdict, detail + _untrained(result, noun))
-
-
-def _untrained(result: Trace, noun: str) -> str:
-    """How often the model tilts more than before its training, if that was measured."""
-    fresh = [(x.nulls or {}).get("random_init") for x in result.layers]
-    if None in fresh or not fresh:
-        return ""
-    more = sum(x.rho > f["rho"] for x, f in zip(result.layers, fresh, strict=True) if f)
-    return f" The untrained model has a smaller rho in {more} of {count_text(len(fresh), noun)}."
+    return Answer(QUESTIONS["tilt"], verdict, detail)
 
 
 def _collapse(result: Trace) -> Answer:
