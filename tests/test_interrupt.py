@@ -61,3 +61,30 @@ def test_an_ordinary_error_waits_for_what_has_begun(workers: int) -> None:
         list(in_sequence(9, read, solve, workers))
     assert len(begun) <= 3
     assert set(done) <= set(begun)
+
+
+LATE = """
+import threading, time
+import numpy as np
+import eigenlens
+
+rng = np.random.default_rng(0)
+layers = [
+    eigenlens.OVCircuit(rng.standard_normal((4, 9)), rng.standard_normal((9, 4)), 1, 1, 4)
+    for _ in range({count})
+]
+
+def late():
+    threading.main_thread().join()
+    print("done", len(eigenlens.spectrum(layers).layers))
+
+threading.Thread(target=late).start()
+"""
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_thread_that_outlives_the_main_one_gets_its_layers(count: int) -> None:
+    """Python begins no thread any more then."""
+    command = [sys.executable, "-c", LATE.format(count=count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"done {count}\n", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -173,3 +175,41 @@ def test_scipys_blas_counts_from_when_it_is_there(monkeypatch: pytest.MonkeyPatc
     assert blas._has_scipy()
     monkeypatch.delitem(sys.modules, "scipy.linalg")
     assert not blas._has_scipy()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_the_usual_number_again() -> None:
+    """The thread that holds the limit is not there in the child, and will not take it back."""
+    command = [sys.executable, "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("{2} False\n", 0), done.stderr
+
+
+FORKED = """
+import os, threading, warnings
+import numpy as np
+import threadpoolctl
+from eigenlens import blas
+
+warnings.simplefilter("ignore")  # newer Pythons warn of any fork beside threads
+threadpoolctl.threadpool_limits(2, user_api="blas")
+inside, over = threading.Event(), threading.Event()
+
+def hold():
+    with blas.one_thread():
+        inside.set()
+        over.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+inside.wait()
+child = os.fork()
+if not child:
+    counts = {x["num_threads"] for x in threadpoolctl.threadpool_info()}
+    os.write(1, f"{counts} {blas.in_use()}\\n".encode())
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+over.set()
+thread.join()
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""

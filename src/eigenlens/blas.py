@@ -79,6 +79,19 @@ def one_thread() -> Iterator[None]:
                     _held.pop(loaded).restore_original_limits()
 
 
+def _after_fork() -> None:
+    """A child process has none of the threads that hold a limit, and the usual numbers again."""
+    global _lock, _inside
+    _lock, _inside = Lock(), 0
+    for loaded in reversed(list(_held)):
+        _take_control(loaded)
+        _held.pop(loaded).restore_original_limits()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def in_use() -> bool:
     """Whether cores are given out already: inside `one_thread`."""
     return bool(_inside)

@@ -50,7 +50,7 @@ class Heartbeat:
             yield
         finally:
             self._end.set()
-            thread.join()
+            thread.join(1.0)  # a pipe that nobody reads must not keep a command that is done
 
     def _beat(self) -> None:
         while not self._end.wait(EVERY):

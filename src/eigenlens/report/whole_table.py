@@ -32,7 +32,7 @@ class WholeTable(Table):
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for part in self._parts(console, options):
+        for part in self._parts(console, options) if self.columns else ():
             yield from Table.__rich_console__(part, console, options)
 
     def _parts(self, console: Console, options: ConsoleOptions) -> Iterator[WholeTable]:

@@ -29,7 +29,8 @@ Run = Generator[Vector, Vector, Found | None]
 """Yields the vector it wants multiplied, is sent the product, returns what it found."""
 
 _LOOK = 48  # steps that look for what a single vector cannot see
-_SEEN = 1e-3  # residual, relative to the largest value, from which a value counts as seen
+_SEEN = 0.3  # residual, relative to the largest value, up to which a value counts as seen
+_AHEAD = 1e-3  # what it has to be ahead, relative to the largest value
 _CACHED = 1024  # size up to which a product costs less than the orthogonalisation after it
 _THREADS_FROM = 640  # from this size on each run has a thread of its own
 
@@ -75,18 +76,22 @@ class Krylov:
             return None
         size = min(n - 1, max(self.basis[n > _CACHED], 3 * (k + self.extra)))
         rng = np.random.default_rng(self.seed)
-        found = self._pairs(core, k, order, size, rng)
+        found, alike = self._pairs(core, k, order, size, rng), _agreement(core.dtype)
         for _ in range(k):
             if found is None:
                 return None
-            rest, last = deflated(core, found), whole_pairs(found.values, k) - 1
-            if not _leads(rest, found.values[last : last + 1], order, rng):
+            rest, place = deflated(core, found), whole_pairs(found.values, k) - 1
+            last = found.values[place : place + 1]
+            if not _may_lead(rest, last, order, rng):
                 break
             more = self._pairs(rest, k, order, size, rng)
             if more is None:
                 return None
+            slack = alike * float(np.abs(found.values).max())
+            if np.all(order.key(more.values) <= order.key(last) + slack):
+                break
             found = joined(found, more, order)
-            if not independent(found.right, _agreement(core.dtype)):
+            if not independent(found.right, alike):
                 return None
         return found
 
@@ -187,13 +192,13 @@ def _begin(matrix: Matrix, rng: np.random.Generator) -> Callable[[], Vector]:
     return fresh
 
 
-def _leads(
+def _may_lead(
     rest: Deflated, last: Complex[np.ndarray, "1"], order: Order, rng: np.random.Generator
 ) -> bool:
-    """Whether something in `rest` leads `last`, the last pair asked for.
+    """Whether something in `rest` seems to lead `last`, the last pair asked for.
 
-    A few steps of Arnoldi's method show what leads clearly; a copy that stands in a crowd may stay
-    unseen. Whatever is found is only a reason to look closer.
+    A few steps of Arnoldi's method tell roughly where what leads is; a copy that stands in a crowd
+    may stay unseen. Whatever is found is only a reason to look closer.
     """
     vectors = np.empty((_LOOK + 1, rest.shape[0]), dtype=rest.dtype)
     h = np.zeros((_LOOK + 1, _LOOK), dtype=rest.dtype)
@@ -202,14 +207,14 @@ def _leads(
     for size in range(1, _LOOK + 1):
         y, h[:size, size - 1] = _orthogonal(rest @ vectors[size - 1], vectors[:size])
         h[size, size - 1] = np.linalg.norm(y)
-        if h[size, size - 1] <= _SEEN * np.abs(h[:size, :size]).max():
+        if h[size, size - 1] <= _AHEAD * np.abs(h[:size, :size]).max():
             break
         vectors[size] = y / h[size, size - 1]
     values, ritz = np.linalg.eig(h[:size, :size])
     largest = max(float(np.abs(values).max()), float(np.abs(last).max()), tiny)
-    settled = h[size, size - 1] * np.abs(ritz[-1]) <= _SEEN * largest
-    ahead = order.key(values) > order.key(last) + _SEEN * largest
-    return bool(np.any(settled & ahead))
+    seen = h[size, size - 1] * np.abs(ritz[-1]) <= _SEEN * largest
+    ahead = order.key(values) > order.key(last) + _AHEAD * largest
+    return bool(np.any(seen & ahead))
 
 
 def _orthogonal(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from eigenlens.blas import SMALL, cores, in_use, one_thread
 from eigenlens.spectra.estimate import LayerCost
@@ -82,12 +82,28 @@ def in_sequence(
         pool.shutdown(wait=wait, cancel_futures=True)
 
 
+def _begin(pool: ThreadPoolExecutor, work: Callable[..., Found], *given: Any) -> Future[Found]:
+    """``work(*given)`` in a thread of the pool; here where the interpreter begins none any more.
+
+    It does not once the main thread is done, for those that outlive it.
+    """
+    try:
+        return pool.submit(work, *given)
+    except RuntimeError:
+        done: Future[Found] = Future()
+        try:
+            done.set_result(work(*given))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
 def _solved_ahead(
     pool: ThreadPoolExecutor, count: int, whole: Callable[[int], Found], workers: int
 ) -> Iterator[Found]:
     waiting: deque[Future[Found]] = deque()
     for i in range(count):
-        waiting.append(pool.submit(whole, i))
+        waiting.append(_begin(pool, whole, i))
         if len(waiting) > workers:
             yield waiting.popleft().result()
     while waiting:
@@ -100,10 +116,10 @@ def _read_ahead(
     read: Callable[[int], Read],
     solve: Callable[[Read], Found],
 ) -> Iterator[Found]:
-    coming = pool.submit(read, 0) if count else None
+    coming = _begin(pool, read, 0) if count else None
     for i in range(count):
         present = coming.result()  # type: ignore[union-attr]
-        coming = pool.submit(read, i + 1) if i + 1 < count else None
-        solved = pool.submit(solve, present)
+        coming = _begin(pool, read, i + 1) if i + 1 < count else None
+        solved = _begin(pool, solve, present)
         del present  # the next layer is in memory already
         yield solved.result()
