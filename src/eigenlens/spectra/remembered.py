@@ -26,7 +26,7 @@ from eigenlens.spectra.options import SpectrumOptions
 from eigenlens.spectra.result import LayerSpectrum
 from eigenlens.spectra.stored import pack, unpack
 
-FORMAT = 3
+FORMAT = 4
 """Raised whenever a change of code changes what is computed or kept."""
 
 _ROWS = 4096  # of a vocabulary that are hashed at once
