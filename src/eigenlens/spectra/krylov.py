@@ -29,7 +29,7 @@ Run = Generator[Vector, Vector, Found | None]
 """Yields the vector it wants multiplied, is sent the product, returns what it found."""
 
 _LOOK = 120  # steps that look for what a single vector cannot see
-_SEEN = 0.3  # residual, relative to the largest value, up to which a value counts as seen
+_SEEN = 0.01  # residual, relative to the largest value, up to which a value counts as seen
 _AHEAD = 1e-3  # what it has to be ahead, relative to the largest value
 _CACHED = 1024  # size up to which a product costs less than the orthogonalisation after it
 _THREADS_FROM = 640  # from this size on each run has a thread of its own
