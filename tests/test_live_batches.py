@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from eigenlens.errors import OptionError
-from eigenlens.live.batches import Batches, first_position, make_batches, max_positions, pad_id
+from eigenlens.live.batches import (
+    Batches,
+    first_position,
+    first_prompts,
+    make_batches,
+    max_positions,
+    pad_id,
+)
 from eigenlens.live.capture import capture
 from eigenlens.live.session import Session, session_of
 from eigenlens.live.tokenizer import Tokenizer, from_vocabulary
@@ -118,8 +125,10 @@ def test_order_and_owners(tiny: Any) -> None:
     session = session_of(tiny("bert"))
     batches = make_batches(session, PROMPTS, batch_size=3)
     assert len(batches) == 2
-    assert [b.prompts.tolist() for b in batches] == [[0, 2, 1], [3]]
-    first = next(iter(batches))
+    assert [b.prompts.tolist() for b in batches] == [[0, 2], [1, 3]]  # less padded than 3 and 1
+    first = batches.together()
+    assert first.prompts.tolist() == [0, 2, 1, 3]
+    first = first_prompts(first, 3)
     assert first.mask.sum(axis=1).tolist() == [6, 5, 3]
     assert first.owners().tolist() == [0] * 6 + [2] * 5 + [1] * 3
     flat = first.flat(first.inputs["input_ids"][..., None].double())

@@ -33,3 +33,19 @@ def test_uneven_prompts_are_measured_as_each_alone(
                     continue
                 expected = list(collapse(own).values())
                 assert np.allclose(depth.values[:, i], expected, rtol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("spread", [1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_tokens_that_all_but_agree_are_measured_as_exactly(spread: float, dtype: type) -> None:
+    """Where a difference of squares would lose the deviation from the mean."""
+    rng = np.random.default_rng(1)
+    states = [(rng.standard_normal(12) + spread * rng.standard_normal((3, 9, 12))).astype(dtype)]
+    counted = np.ones((3, 9), dtype=bool)
+    counted[1, 6:] = counted[2, 3:5] = False
+    (depth,) = depths.read_depths(states, [np.zeros((12, 0))], Masks(counted, counted.copy()))
+    names = list(collapse(states[0][0]))
+    for i in range(3):
+        expected = collapse(states[0][i][counted[i]])
+        for j in (names.index("frobenius_residual"), names.index("high_low_ratio")):
+            assert depth.values[j, i] == pytest.approx(expected[names[j]], rel=1e-8), names[j]

@@ -40,7 +40,7 @@ def test_what_is_fed_is_counted_as_the_run_does(usual: TraceEstimate) -> None:
     assert usual.n_prompts == real.options["n_prompts"] == len(prompt_set("default"))
     assert usual.n_tokens == max(x.n_tokens for x in real.layers)
     assert usual.n_layers == len(real.layers) == 4
-    assert (usual.n_batches, usual.measured_prompts) == (8, 8)
+    assert (usual.n_batches, usual.measured_prompts) == (9, 8)  # the longest prompt is alone
     assert usual.options["directions"] == 1000
     assert usual.options["prompts"] == "default"
 
@@ -93,11 +93,11 @@ def test_longer_prompts_count_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_grows_with_layers_and_longest_prompt(usual: TraceEstimate) -> None:
     session = open_session(MODEL, tokenizer=False)
     options = TraceOptions()
-    one, two = (_kept(session.places[:n], options, [4, 30]) for n in (1, 2))
+    one, two = (_kept(session.places[:n], options, [(2, 30)]) for n in (1, 2))
     assert two == 2 * one > 0
-    assert _kept(session.places, options, [60]) > _kept(session.places, options, [30])
+    assert _kept(session.places, options, [(2, 60)]) > _kept(session.places, options, [(2, 30)])
     g = session.places[0].plan.geometry
-    rotated = one - _kept(session.places[:1], replace(options, nulls=False), [4, 30])
+    rotated = one - _kept(session.places[:1], replace(options, nulls=False), [(2, 30)])
     assert rotated == 8 * g.d_model * (g.value_width + g.output_width)
     assert usual.memory_bytes is None or usual.memory_bytes > 50e6
 
@@ -169,10 +169,10 @@ def test_json_and_csv_have_the_same_record() -> None:
 
 
 def test_what_is_wrong_is_said_as_by_the_run(tmp_path: Path) -> None:
-    done = run(MODEL, "--dry-run", "--figures", tmp_path / "f", code=1)
+    done = run(MODEL, "--dry-run", "--figures", tmp_path / "f", code=2)
     assert "--dry-run computes nothing that --figures could be made of" in done.stderr
     assert not (tmp_path / "f").exists()
-    assert "has no layer 9" in run(MODEL, "--dry-run", "--layers", "9", code=1).stderr
+    assert "has no layer 9" in run(MODEL, "--dry-run", "--layers", "9", code=2).stderr
     with pytest.raises(OptionError, match="mode 'x' is unknown"):
         estimate(MODEL, mode="x")
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from eigenlens.errors import OptionError
+from eigenlens.live.packing import DEAR, PER_CALL, packed
 from eigenlens.live.session import Session
 from eigenlens.shown.words import count_text
 
@@ -93,7 +95,7 @@ class Batches:
     prompts
         Token ids of each prompt, cut to the model's positions.
     batch_size, side
-        Prompts a batch, and where pads go.
+        Most prompts of a batch, and where pads go.
     warnings
         Prompts that were cut.
     """
@@ -104,21 +106,26 @@ class Batches:
     side: Side = "right"
     warnings: tuple[str, ...] = ()
 
-    @property
-    def order(self) -> list[int]:
-        """Longest prompts first, so that little is padded and memory runs out at once or never.
+    @cached_property
+    def groups(self) -> list[list[int]]:
+        """The prompts of each batch, longest first: memory runs out at once or never.
 
-        Equal lengths keep their order.
+        As large as asked where that pads little. What a call costs beside its tokens is known of
+        CPUs; on other devices a batch is as large as it may be.
         """
-        return sorted(range(len(self.prompts)), key=lambda i: -len(self.prompts[i]))
+        per_call = PER_CALL if self.session.device.type == "cpu" else DEAR
+        return packed([len(p) for p in self.prompts], self.batch_size, per_call)
 
     def __len__(self) -> int:
-        return -(-len(self.prompts) // self.batch_size)
+        return len(self.groups)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self.order
-        for start in range(0, len(order), self.batch_size):
-            yield self._batch(order[start : start + self.batch_size])
+        return map(self._batch, self.groups)
+
+    def together(self) -> Batch:
+        """All prompts as one batch, longest first."""
+        (everyone,) = packed([len(p) for p in self.prompts], len(self.prompts), DEAR)
+        return self._batch(everyone)
 
     def _batch(self, chosen: Sequence[int]) -> Batch:
         session = self.session
@@ -151,7 +158,8 @@ def make_batches(
     prompts
         Token ids of each prompt.
     batch_size
-        Prompts a batch; results do not depend on it.
+        Most prompts of a batch; results do not depend on it. Fewer are put together where that
+        saves more padding than another call of the model costs.
     side
         Where pads go. Positions count real tokens either way.
     truncation

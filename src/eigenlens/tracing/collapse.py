@@ -2,48 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from eigenlens.measure.collapse import TOKEN_METRICS
-from eigenlens.tracing.depths import Depth, Masks, read_depths
-
-
-@dataclass(frozen=True)
-class CollapsePart:
-    """What one state of a batch adds to `CollapseMeans`; see `part_of`."""
-
-    sums: Float[np.ndarray, "7"]
-    counts: Int[np.ndarray, "7"]
-    total: Float[np.ndarray, "d"]
-    within: float
-    tokens: float
-    pairs_within: float
-    n_prompts: int
-
-
-def part_of(depth: Depth, there: Bool[np.ndarray, "b"]) -> CollapsePart:
-    """Sums over the prompts of a batch.
-
-    Parameters
-    ----------
-    depth
-        The measures of its prompts at one state.
-    there
-        Which of them have a token that counts.
-    """
-    known = np.isfinite(depth.values)
-    return CollapsePart(
-        np.where(known, depth.values, 0.0).sum(axis=1),
-        np.count_nonzero(known, axis=1),
-        depth.sums.sum(axis=0),
-        float(np.vdot(depth.sums, depth.sums)),
-        float(depth.tokens.sum()),
-        float(depth.tokens @ depth.tokens),
-        int(np.count_nonzero(there)),
-    )
+from eigenlens.tracing.depths import CollapsePart, Masks, read_depths
 
 
 class CollapseMeans:
@@ -59,8 +22,8 @@ class CollapseMeans:
         self._counts = np.zeros(len(TOKEN_METRICS), dtype=np.int64)
         self._total: np.ndarray | None = None
         self._within = 0.0
-        self._tokens = 0.0
-        self._pairs_within = 0.0
+        self._tokens = 0
+        self._pairs_within = 0
 
     def add(self, X: Float[np.ndarray, "t d"], owners: Int[np.ndarray, "t"]) -> None:
         """Add the tokens of whole prompts, which stand one after the other.
@@ -78,7 +41,7 @@ class CollapseMeans:
         padded = np.zeros((*real.shape, X.shape[1]), dtype=X.dtype)
         padded[real] = X
         for depth in read_depths([padded], [np.zeros((X.shape[1], 0))], Masks(real, real)):
-            self.add_part(part_of(depth, lengths > 0))
+            self.add_part(depth.part)
 
     def add_part(self, part: CollapsePart) -> None:
         """Add what was read of one state of a batch."""

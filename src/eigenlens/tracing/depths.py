@@ -14,14 +14,15 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from eigenlens.errors import NumericsError
 from eigenlens.measure.alignment import Targets
 from eigenlens.measure.collapse import TOKEN_METRICS
 
-_ENTRIES = 1 << 18  # numbers in one stack, 2 MB: few calls, and caches still hold most of it
+_ENTRIES = 1 << 19  # numbers in one stack, 4 MB: few calls, and caches still hold most of it
 _EVEN = 0.8  # share of n^3 that the prompts of a batch have together, to be solved in one call
+_NEAR = 1e-6  # |X - mean|^2 / |X|^2 below which the difference of squares has lost too many digits
 _SMALL = 1e-300  # keeps 0/0 quiet where the result is set to NaN anyway
 
 
@@ -65,6 +66,32 @@ class Masks:
 
 
 @dataclass(frozen=True)
+class CollapsePart:
+    """What one state of a batch adds to means over prompts.
+
+    Attributes
+    ----------
+    sums, counts
+        Of every measure, over the prompts that define it.
+    total, within
+        Sum of the unit tokens that collapse is measured on, and over prompts that of the squared
+        lengths of the prompts' own sums.
+    tokens, pairs_within
+        How many tokens, and pairs of two of one prompt in either order, themselves included.
+    n_prompts
+        Prompts with a token that counts.
+    """
+
+    sums: Float[np.ndarray, "7"]
+    counts: Int[np.ndarray, "7"]
+    total: Float[np.ndarray, "d"]
+    within: float
+    tokens: int
+    pairs_within: int
+    n_prompts: int
+
+
+@dataclass(frozen=True)
 class Depth:
     """What is kept of one state.
 
@@ -78,16 +105,15 @@ class Depth:
         How many of them have a direction.
     values
         The collapse measures of each prompt, in the order of `TOKEN_METRICS`.
-    sums, tokens
-        Per prompt, sum and number of the unit tokens that collapse is measured on.
+    part
+        What they add to means over prompts.
     """
 
     cosines: Float[np.ndarray, "b n k"]
     direction: Float[np.ndarray, "d"]
     used: int
     values: Float[np.ndarray, "7 b"]
-    sums: Float[np.ndarray, "b d"]
-    tokens: Float[np.ndarray, "b"]
+    part: CollapsePart
 
 
 class Pile:
@@ -198,7 +224,7 @@ def _stack(
     gram = None
     with np.errstate(over="ignore", invalid="ignore"):
         if same and not precise and W.shape[2] <= W.shape[3] and _even(masks.counted, W.shape):
-            gram = W @ W.swapaxes(2, 3)
+            gram = _gram(W)
             norms = np.sqrt(gram.diagonal(axis1=2, axis2=3))
         else:
             norms = np.sqrt(np.einsum("sbnd,sbnd->sbn", W, W))
@@ -225,10 +251,34 @@ def _stack(
     sigma_squares = _squares(W, gram, masks.counted, precise)
     values = _collapse(W, sums[:, :, 1], units, norms, sigma_squares, masks.counted)
     tokens = np.count_nonzero(norms, axis=2)
-    for i, found in enumerate(cosines):
-        yield Depth(
-            found, direction[i], int(used[i]), values[:, i], units[i], tokens[i].astype(float)
+    parts = _parts(values, units, tokens, int(np.count_nonzero(sizes)))
+    for i, (found, part) in enumerate(zip(cosines, parts, strict=True)):
+        yield Depth(found, direction[i], int(used[i]), values[:, i], part)
+
+
+def _parts(
+    values: Float[np.ndarray, "7 s b"],
+    units: Float[np.ndarray, "s b d"],
+    tokens: Int[np.ndarray, "s b"],
+    n_prompts: int,
+) -> list[CollapsePart]:
+    """Sums over the prompts of each state; `units` are the prompts' sums of unit tokens."""
+    known = np.isfinite(values)
+    sums, counts = np.where(known, values, 0.0).sum(axis=2), np.count_nonzero(known, axis=2)
+    total, within = units.sum(axis=1), np.einsum("sbd,sbd->s", units, units)
+    every, pairs = tokens.sum(axis=1), np.einsum("sb,sb->s", tokens, tokens)
+    return [
+        CollapsePart(
+            sums[:, i],
+            counts[:, i],
+            total[i],
+            float(within[i]),
+            int(every[i]),
+            int(pairs[i]),
+            n_prompts,
         )
+        for i in range(len(within))
+    ]
 
 
 def _need_finite(norms: Float[np.ndarray, "s b n"]) -> None:
@@ -302,9 +352,15 @@ def _collapse(
     """The measures of `eigenlens.measure.collapse` for every prompt; `W` is written over."""
     n = counted.sum(axis=1)
     centred = np.subtract(W, mean[:, :, None], out=_scratch.array("centred", W.shape))
-    deviation = np.sqrt((np.einsum("sbnd,sbnd->sbn", centred, centred) * counted).sum(axis=2))
+    lengths, means = np.einsum("sbn,sbn->sb", norms, norms), np.einsum("sbd,sbd->sb", mean, mean)
+    deviations = np.maximum(lengths - n * means, 0.0)
+    near = deviations < _NEAR * lengths
+    if near.any():
+        rows = np.einsum("pnd,pnd->pn", centred[near], centred[near])
+        own = np.broadcast_to(counted, norms.shape)[near]
+        deviations[near] = np.einsum("pn,pn->p", rows, own)
+    length, deviation = np.sqrt(lengths), np.sqrt(deviations)
     total = squares.sum(axis=2)
-    length = np.sqrt(np.einsum("sbn,sbn->sb", norms, norms))
     defined = (n > 1) & ((norms > 0) | ~counted).all(axis=2)
     sigma = np.sqrt(squares)
     share = sigma / np.maximum(sigma.sum(axis=2, keepdims=True), _SMALL)
@@ -315,7 +371,7 @@ def _collapse(
         found[0] = np.where(defined, np.minimum(cosine, 1.0), np.nan)
         found[1] = _norm_1_inf(centred, counted) / _norm_1_inf(W, counted)
         found[2] = deviation / length
-        found[3] = deviation / (np.sqrt(n) * np.sqrt(np.einsum("sbd,sbd->sb", mean, mean)))
+        found[3] = deviation / (np.sqrt(n) * np.sqrt(means))
         found[4] = np.where(total > 0, np.exp(entropy), np.nan)
         found[5] = total / squares[..., -1]
         found[6] = total**2 / np.einsum("sbk,sbk->sb", squares, squares)
@@ -328,5 +384,5 @@ def _norm_1_inf(
     """``sqrt(|X|_1 |X|_inf)`` of every matrix; `X` becomes its absolute value."""
     np.abs(X, out=X)
     columns = (counted[:, None].astype(X.dtype) @ X)[:, :, 0].max(axis=2)
-    rows = (X.sum(axis=3) * counted).max(axis=2)
+    rows = ((X @ np.ones(X.shape[3])) * counted).max(axis=2)
     return np.asarray(np.sqrt(columns * rows))

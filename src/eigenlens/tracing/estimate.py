@@ -164,13 +164,13 @@ def estimate(
         options=told_options(session, feed, asked, rows, layers),
         n_prompts=feed.n_prompts,
         n_tokens=sum(lengths) if feed.ids else 0,
-        n_batches=-(-feed.n_prompts // asked.batch_size),
+        n_batches=len(batches),
         longest=max(lengths) if feed.ids else 0,
         n_layers=len(units),
         measured_prompts=part.n_prompts,
         measured_layers=len(first) + len(others),
         measured_seconds=took,
-        memory_bytes=None if peak is None else peak + _kept(rest, fixed, lengths),
+        memory_bytes=None if peak is None else peak + _kept(rest, fixed, _sizes(batches)),
         seconds=opening + reckoned.whole + more * again,
         warnings=(*feed.warnings, *cut),
     )
@@ -184,7 +184,7 @@ def _lengths(feed: Feed, batches: Iterable[Batch]) -> list[int]:
 
 
 def _middle(feed: Feed, lengths: Sequence[int], size: int) -> Feed:
-    """One batch of prompts of middling length, cut as in the run."""
+    """As many prompts of middling length as a batch has, cut as in the run."""
     if not feed.ids:
         return replace(feed, n_prompts=min(size, feed.n_prompts))
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
@@ -233,25 +233,36 @@ def _bare(session: Session, batches: Iterable[Batch]) -> float:
 
 
 def _timed(session: Session, feed: Feed, options: TraceOptions, layers: list[int]) -> _Timed:
-    """A run of one batch and some layers."""
+    """A run of a part of the prompts and some layers."""
     told: list[float] = []
+
+    def tell(done: int, total: int, name: str) -> None:
+        if done <= feed.n_prompts:
+            told.append(time.perf_counter())
+
     begun = time.perf_counter()
-    run(session, feed, options, layers=layers, progress=lambda *_: told.append(time.perf_counter()))
+    run(session, feed, options, layers=layers, progress=tell)
     end = time.perf_counter()
-    return _Timed(end - begun, told[1] - told[0] if len(told) > 1 else 0.0)
+    return _Timed(end - begun, told[-1] - told[0])
 
 
-def _kept(places: Sequence[Place], options: TraceOptions, lengths: Sequence[int]) -> int:
+def _sizes(batches: Batches | Sequence[Batch]) -> list[tuple[int, int]]:
+    """Prompts and tokens of every batch; images count as one token each."""
+    if isinstance(batches, Batches):
+        return [(len(group), len(batches.prompts[group[0]])) for group in batches.groups]
+    return [(len(batch.prompts), 1) for batch in batches]
+
+
+def _kept(places: Sequence[Place], options: TraceOptions, sizes: Sequence[tuple[int, int]]) -> int:
     """Bytes that layers which were not measured add: weights to rotate, states of a batch."""
     total = 0
-    longest = max(lengths, default=0)
-    tokens = options.batch_size * longest
+    tokens, scores = max(b * n for b, n in sizes), max(b * n * n for b, n in sizes)
     for place in places:
         g = place.plan.geometry
         if options.nulls and options.mode != "block":
             total += 8 * g.d_model * (g.value_width + g.output_width)
         total += 4 * place.plan.steps * _STATES * tokens * g.d_model
-        total += 4 * place.plan.steps * tokens * longest * g.n_heads  # attention weights
+        total += 4 * place.plan.steps * scores * g.n_heads  # attention weights
     return total
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from eigenlens.errors import OptionError
-from eigenlens.live.batches import Batch, make_batches, max_positions, named_ids, random_pixels
+from eigenlens.live.batches import (
+    Batch,
+    Batches,
+    make_batches,
+    max_positions,
+    named_ids,
+    random_pixels,
+)
 from eigenlens.live.batches import vocabulary_size as size_of
 from eigenlens.live.session import Session
 from eigenlens.prompts import (
@@ -139,7 +146,7 @@ def read_feed(session: Session, prompts: Prompts, seed: int = 0) -> Feed:
 
 def batches_of(
     session: Session, feed: Feed, options: TraceOptions
-) -> tuple[Iterable[Batch], tuple[str, ...]]:
+) -> tuple[Batches | list[Batch], tuple[str, ...]]:
     """Batches to iterate over (as often as wanted), and warnings of prompts that were cut.
 
     Raises

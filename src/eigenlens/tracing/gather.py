@@ -15,8 +15,8 @@ from eigenlens.measure.alignment import TIE_ULPS
 from eigenlens.measure.pairs import dirichlet_energy
 from eigenlens.measure.sinks import MeanDirection
 from eigenlens.measure.sums import AlignmentSums, PromptSums, sum_prompts
-from eigenlens.tracing.collapse import CollapseMeans, CollapsePart, part_of
-from eigenlens.tracing.depths import Masks, Pile, as_numpy
+from eigenlens.tracing.collapse import CollapseMeans
+from eigenlens.tracing.depths import CollapsePart, Masks, Pile, as_numpy
 from eigenlens.tracing.moves import MOVES, Move
 from eigenlens.tracing.nulls import NullSums
 from eigenlens.tracing.options import TraceOptions
@@ -183,7 +183,6 @@ class Gatherer:
         sinks = chosen.grid
         others = chosen.keep & ~sinks
         masks = Masks(chosen.keep, others if self.options.drop_sinks else chosen.keep)
-        there = np.asarray(masks.counted.any(axis=1))
         targets = [self.targets[move.call.place.key] for move in moves]
         pile = Pile()
         if first is not None:
@@ -196,7 +195,7 @@ class Gatherer:
                 pile.add(move.block)
         pile.read(masks)
         if first is not None:
-            reading.start[stack] = part_of(pile[first], there)
+            reading.start[stack] = pile[first].part
         tie = _tie(moves[0])
         every, fewer = self._align(targets, moves, pile, masks.keep, others, tie)
         marked = chosen.sinks.any()
@@ -211,8 +210,8 @@ class Gatherer:
                     (before.direction, before.used),
                     as_numpy(move.before)[sinks] if marked else None,
                     int(np.count_nonzero(sinks)),
-                    part_of(pile[move.attention], there),
-                    None if move.block is None else part_of(pile[move.block], there),
+                    pile[move.attention].part,
+                    None if move.block is None else pile[move.block].part,
                 )
             )
 

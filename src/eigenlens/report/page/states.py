@@ -33,7 +33,7 @@ def capture_states(session: Session, feed: Feed, spectrum: Spectrum) -> States:
     if session.vision:
         raise OptionError("this model sees images: its states belong to no token that has a name")
     ids = [tuple(prompt[:MOST_TOKENS]) for prompt in feed.ids[:N_PROMPTS]]
-    batch = next(iter(make_batches(session, ids, batch_size=len(ids))))
+    batch = make_batches(session, ids).together()
     captured = next(capture(session, [batch], check=False))
     shape = batch.mask.shape
     calls = [
