@@ -1,4 +1,7 @@
-"""What is wrong with the input is told in one line on stderr, with exit code 1 and no output."""
+"""What is wrong with the input is told in one line on stderr, with no output.
+
+The exit code is 1 for what a model or a file has, 2 for an option that has to change.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +58,12 @@ def run(*args: str | Path) -> Any:
     return CliRunner().invoke(app, ["spectrum", *(str(a) for a in args)])
 
 
-def refused(pattern: str, *args: str | Path, out: Path | None = None) -> str:
+def refused(pattern: str, *args: str | Path, out: Path | None = None, code: int = 1) -> str:
     """Run, and hold the outcome against the contract; gives the line."""
     extra = [] if out is None else ["--out", out]
     result = run(*args, *extra)
     lines = result.stderr.splitlines()
-    assert result.exit_code == 1, (result.exit_code, result.stderr, result.exception)
+    assert result.exit_code == code, (result.exit_code, result.stderr, result.exception)
     assert result.stdout == ""
     assert len(lines) == 1, lines
     assert re.search(pattern, lines[0]), lines[0]
@@ -181,7 +184,7 @@ def test_bad_folders(folder: Path, tmp_path: Path, case: str) -> None:
     ],
 )
 def test_bad_options(folder: Path, tmp_path: Path, options: list[str], pattern: str) -> None:
-    refused(pattern, folder, *options, out=tmp_path / "out.json")
+    refused(pattern, folder, *options, out=tmp_path / "out.json", code=2)
 
 
 def test_unknown_samples_and_places(tmp_path: Path) -> None:
@@ -200,9 +203,10 @@ def test_a_sample_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_bad_targets(folder: Path, tmp_path: Path) -> None:
     refused("there is no folder", folder, out=tmp_path / "absent" / "x.json")
-    refused(r"\.json, \.csv, \.parquet", folder, out=tmp_path / "x.txt")
+    refused(r"\.json, \.csv, \.parquet", folder, out=tmp_path / "x.txt", code=2)
     refused("is a folder", folder, "--out", folder.rename(tmp_path / "model.json"))
-    refused(r"\.safetensors, \.npz", tmp_path / "model.json", "--vectors", tmp_path / "v.json")
+    other = ("--vectors", tmp_path / "v.json")
+    refused(r"\.safetensors, \.npz", tmp_path / "model.json", *other, code=2)
 
 
 def test_hostile_names_do_nothing(folder: Path, tmp_path: Path) -> None:

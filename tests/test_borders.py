@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 import eigenlens
-from eigenlens.measure.significance import draws_to_turn, holm
+from eigenlens.measure.borders import draws_to_turn
+from eigenlens.measure.significance import holm
 from eigenlens.report.page.tables import data_table
 from eigenlens.report.panels.table import FIGURES
 from eigenlens.report.plots.table import PLOTS
@@ -119,6 +120,16 @@ def test_one_direction_at_the_border_is_told(border: eigenlens.Trace) -> None:
         "rho, it would be a no. More of them tell better (--directions 4800)."
     ) in text
     assert text.index("Do tokens tilt") < text.index("hangs on")
+
+
+def test_one_layer_is_told_without_counts(border: eigenlens.Trace) -> None:
+    """Not `in none of 1 layer`, nor `in 1 of 1`."""
+    for x in border.layers[:2]:
+        text = " ".join(trace_sentences(replace(border, layers=(x,))))
+        assert "of 1 layer" not in text
+        assert "in the one layer here" in text
+        answer = text.partition("eigenvector? ")[2]
+        assert answer.startswith("Yes, beyond" if x.beyond else "No more than towards random")
 
 
 def test_a_no_at_the_border_is_told_as_well() -> None:

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from eigenlens import __version__, open_checkpoint
 from eigenlens.cli.app import app
+from eigenlens.cli.boundary import exit_code
+from eigenlens.errors import OptionError, UnreachableError
 
 ALBERT = "sample:albert-tiny-rotating"
 TOP = {"schema", "eigenlens_version", "model", "options", "warnings", "layers", "skipped"}
@@ -130,6 +132,27 @@ def test_layers_all_quiet_and_version() -> None:
 )
 def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     assert run(*args, code=2).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["spectrum", "sample:gpt2-tiny", "-k", "0"], 2),
+        (["spectrum", "sample:gpt2-tiny", "--layers", "9"], 2),
+        (["spectrum", "sample:gpt2-tiny", "--order", "none"], 2),
+        (["spectrum", "sample:gpt2-tiny", "--out", "a.txt"], 2),
+        (["spectrum", "sample:none"], 1),
+        (["spectrum", "sample:gpt2-tiny", "--out", "no-such-folder/a.json"], 1),
+    ],
+)
+def test_an_option_that_has_to_change_is_wrong_usage(args: list[str], code: int) -> None:
+    """Whoever notices it: the parser, the library, or the model that has no such layer."""
+    assert run(*args, code=code).stdout == ""
+
+
+def test_what_no_value_reaches_is_no_wrong_usage() -> None:
+    assert exit_code(OptionError("k is 0")) == 2
+    assert exit_code(UnreachableError("no strength gives it")) == 1
 
 
 def test_a_traceback_only_with_debug() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 import eigenlens
 from eigenlens.cli.app import app
 from eigenlens.report.compare_page import compare_page
-from eigenlens.report.compare_tables import compare_sentences, compare_view
+from eigenlens.report.compare_tables import compare_sentences, compare_view, only_texts
 from test_compare import circuit, narrowed
 
 BERT = "sample:bert-tiny"
@@ -107,22 +108,22 @@ def test_fail_above_is_about_the_largest_change(rounded: Path) -> None:
         ([BERT, BERT, "--fail-above", "inf"], 2, "no bound"),
         ([BERT, "sample:none"], 1, "unknown sample 'none'"),
         ([BERT, "sample:gpt2-tiny"], 1, "no layer in common"),
-        ([BERT, BERT, "--layers", "9"], 1, "neither"),
-        ([BERT, BERT, "--out", "a.txt"], 1, ".json, .csv, .parquet"),
-        ([BERT, BERT, "-k", "0"], 1, "k is 0"),
+        ([BERT, BERT, "--layers", "9"], 2, "neither"),
+        ([BERT, BERT, "--out", "a.txt"], 2, ".json, .csv, .parquet"),
+        ([BERT, BERT, "-k", "0"], 2, "k is 0"),
     ],
 )
 def test_wrong_use_is_one_line(args: list[str], code: int, message: str) -> None:
     result = run(*args, code=code)
     assert message in result.stderr
-    if code == 1:
+    if result.stderr.startswith("eigenlens: "):  # not the option parser's words
         assert len(result.stderr.splitlines()) == 1
         assert result.stdout == ""
 
 
 def test_a_model_is_not_written_over(rounded: Path) -> None:
     before = (rounded / "config.json").read_bytes()
-    result = run(BERT, rounded, "--out", rounded / "config.json", code=1)
+    result = run(BERT, rounded, "--out", rounded / "config.json", code=2)
     assert "a file of the model itself" in result.stderr
     assert (rounded / "config.json").read_bytes() == before
 
@@ -131,6 +132,47 @@ def printed(result: Any) -> str:
     console = Console(width=100, record=True, file=io.StringIO(), highlight=False)
     console.print(compare_view(result))
     return console.export_text()
+
+
+def test_a_pair_that_two_reals_became_is_one_row() -> None:
+    base, turned = np.diag([1.0, 0.8, 0.3, -0.1]), np.diag([1.0, 0.8, 0.3, -0.1])
+    turned[:2, :2] = [[0.9, 0.5], [-0.5, 0.9]]
+    for a, b, words in (
+        (base, turned, "two real eigenvalues that became a pair"),
+        (turned, base, "a conjugate pair that became two real ones"),
+    ):
+        text = printed(eigenlens.compare(circuit(a), circuit(b)))
+        rows = text.partition("where the leading eigenvalues")[2]
+        assert rows.count("+0.900±0.500i") == 1
+        assert rows.count(words) == 1
+        assert "+1.000" in rows
+        assert "+0.800" in rows
+
+
+def test_what_is_followed_is_said_to_be_the_layer_that_changed_most() -> None:
+    one = printed(eigenlens.compare(circuit(np.eye(4)), circuit(2 * np.eye(4))))
+    assert "the largest |dF|/|F|" not in one
+    layers = [replace(circuit(np.diag([1.0, 0.5, 0.2, 0.1])), layer=i) for i in range(3)]
+    other = [layers[0], replace(layers[1], W_O=1.5 * layers[1].W_O), layers[2]]
+    several = printed(eigenlens.compare(layers, other))
+    assert "layer 1 went, the layer with the largest |dF|/|F|" in " ".join(several.split())
+
+
+def test_layers_of_one_side_are_listed_together() -> None:
+    layers = [replace(circuit(np.diag([1.0, 0.5, 0.2, 0.1])), layer=i) for i in range(5)]
+    result = eigenlens.compare(layers, layers, layers=[0])
+    alone = tuple(
+        {
+            "stack": "decoder",
+            "kind": "self",
+            "layer": i,
+            "reason": "the other one has no such layer",
+        }
+        for i in range(1, 5)
+    )
+    result = replace(result, only={"a": (), "b": alone})
+    assert only_texts(result) == ["only B has layers 1-4: the other one has no such layer"]
+    assert "in the one layer that both have." in compare_sentences(result)[0]
 
 
 def test_the_sentences_say_what_happened() -> None:
@@ -147,7 +189,7 @@ def test_the_sentences_say_what_happened() -> None:
     apart = eigenlens.compare(circuit(np.eye(4)), circuit(other - np.trace(other) / 4 * np.eye(4)))
     assert "nothing in common" in " ".join(compare_sentences(apart))
     same = eigenlens.compare(circuit(base), circuit(base + 1e-17 * rng.standard_normal((4, 4))))
-    assert "Nothing moved beyond rounding in the 1 layer" in " ".join(compare_sentences(same))
+    assert "Nothing moved beyond rounding in the one layer: " in " ".join(compare_sentences(same))
     for result in (apart, same):
         assert max(map(len, printed(result).splitlines())) <= 100
 
@@ -208,7 +250,7 @@ def test_a_hostile_name_is_text_in_the_page(tmp_path: Path) -> None:
 
 
 def test_the_page_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ".html" in run("sample:none", BERT, "--html", "a.txt", code=1).stderr
+    assert ".html" in run("sample:none", BERT, "--html", "a.txt", code=2).stderr
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     result = run("sample:none", BERT, "--html", "a.html", code=1)
     assert "pip install 'eigenlens[report]'" in result.stderr

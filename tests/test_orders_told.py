@@ -19,7 +19,7 @@ from eigenlens.report.figures.style import house_style
 from eigenlens.report.figures.table import DRAWN
 from eigenlens.report.order_words import leading_text, orders_of
 from eigenlens.report.page import make_report
-from eigenlens.report.page.tables import TABLES
+from eigenlens.report.page.tables import NOTES, TABLES
 from eigenlens.report.panels.spectra import KEY_TITLES
 from eigenlens.report.panels.table import FIGURES
 from eigenlens.report.plots.table import PLOTS
@@ -107,6 +107,32 @@ def test_steps_and_depths_of_the_page_have_their_units(mixed: eigenlens.Spectrum
     assert [row[column] for row in rows] == ["3 x depth", "4 x depth", "5 steps", "6 steps"]
     heads, rows = TABLES["regimes"](FIGURES["regimes"].data(replace(made, layers=made.layers[:2])))
     assert [row[heads.index("10x depth")] for row in rows] == ["3", "4"]
+
+
+def test_tables_of_the_page_explain_their_columns(mixed: eigenlens.Spectrum) -> None:
+    for made, heading, meanings in (
+        (mixed, "key", ["Re λ (vision): the real part", "|1 + λ| (text): what a step"]),
+        (replace(mixed, layers=mixed.layers[:2]), "Re λ", ["Re λ: the real part"]),
+        (replace(mixed, layers=mixed.layers[2:]), "|1 + λ|", ["|1 + λ|: what a step"]),
+    ):
+        columns = FIGURES["depth"].data(made)
+        heads, rows = TABLES["depth"](columns)
+        assert heads[3] == heading
+        assert rows[0][3] == pytest.approx(columns["key"][0])
+        assert all(meaning in NOTES["depth"](columns) for meaning in meanings)
+        note = NOTES["regimes"](FIGURES["regimes"].data(made))
+        assert "Henrici: departure from normality" in note
+        units = {"real": "10x depth: factor by", "residual": "10x after: steps of"}
+        told = {order for order, unit in units.items() if unit in note}
+        assert told == {x.order for x in made.layers}
+
+
+def test_a_table_of_the_page_says_what_it_leaves_out() -> None:
+    result = eigenlens.spectrum("sample:gpt2-tiny", k=128, layers=[0])
+    note = NOTES["depth"](FIGURES["depth"].data(result))
+    assert "; the first 4 of a layer, a pair as one, of 128 that were computed" in note
+    few = NOTES["depth"](FIGURES["depth"].data(eigenlens.spectrum("sample:gpt2-tiny", k=1)))
+    assert "that were computed" not in few
 
 
 def test_the_page_tells_the_largest_lead_of_either(mixed: eigenlens.Spectrum) -> None:

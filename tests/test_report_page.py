@@ -643,18 +643,18 @@ def test_the_command_of_the_page_names_its_file_and_no_folder(tmp_path: Path, na
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "code", "message"),
     [
-        (("sample:gpt2-tiny", "--sections", "all"), "section 'all' is unknown"),
-        (("sample:gpt2-tiny", "--out", "report.json"), "end it in .html, .htm"),
-        (("sample:none",), "unknown sample 'none'"),
+        (("sample:gpt2-tiny", "--sections", "all"), 2, "section 'all' is unknown"),
+        (("sample:gpt2-tiny", "--out", "report.json"), 2, "end it in .html, .htm"),
+        (("sample:none",), 1, "unknown sample 'none'"),
     ],
 )
 def test_failures_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], code: int, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = run(*args, code=1)
+    result = run(*args, code=code)
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []

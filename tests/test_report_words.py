@@ -123,6 +123,21 @@ def test_one_stack_needs_no_name() -> None:
     assert to_csv(none) == ""
 
 
+def test_a_table_says_how_many_eigenvalues_it_does_not_show() -> None:
+    def told(**asked: Any) -> str:
+        shown = io.StringIO()
+        result = eigenlens.spectrum("sample:gpt2-tiny", **asked)
+        Console(width=WIDTH, file=shown).print(spectrum_view(result))
+        return " ".join(shown.getvalue().split())
+
+    result = eigenlens.spectrum("sample:gpt2-tiny", k=8)
+    sizes = [x.eigenvalues.size for x in result.layers]
+    assert f"of the {min(sizes)} to {max(sizes)} eigenvalues that were computed" in told(k=8)
+    assert len(to_csv(result).splitlines()) == 1 + sum(sizes), "where they are said to be"
+    assert "of the 128 eigenvalues that were computed: --format json" in told(k=128, layers=[0])
+    assert "eigenvalues that were computed" not in told(k=1)
+
+
 def test_texts_are_inert_and_scalars_plain_in_json() -> None:
     record, lost = strict(
         {

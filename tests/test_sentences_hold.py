@@ -267,7 +267,7 @@ def test_a_dry_run_refuses_files_that_it_would_not_write(tmp_path: Path) -> None
     words = ["spectrum", "sample:gpt2-tiny", "--dry-run"]
     for option, name in (("--vectors", "v.npz"), ("--figures", "d")):
         done = CliRunner().invoke(app, [*words, option, str(tmp_path / name)])
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert f"--dry-run computes nothing that {option} could be made of" in done.stderr
     assert not list(tmp_path.iterdir())
     assert CliRunner().invoke(app, words).exit_code == 0

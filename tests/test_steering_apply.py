@@ -41,8 +41,8 @@ def invoke(*args: str | Path, code: int = 0) -> Any:
     return result
 
 
-def refused(*args: str | Path) -> str:
-    lines: list[str] = invoke(*args, code=1).stderr.strip().splitlines()
+def refused(*args: str | Path, code: int = 1) -> str:
+    lines: list[str] = invoke(*args, code=code).stderr.strip().splitlines()
     assert len(lines) == 1, lines
     return lines[0]
 
@@ -142,7 +142,7 @@ def test_apply_and_unsteer(saved: Saved, tmp_path: Path, delta: Path) -> None:
     assert "\x1b" not in shown
     assert max(map(len, shown.splitlines())) <= 100
     assert hashes(out) != hashes(source)
-    assert "is there already" in refused("apply", delta, source, "--write", out)
+    assert "is there already" in refused("apply", delta, source, "--write", out, code=2)
     invoke("apply", delta, source, "--write", out, "--force", "--link")
     shown = invoke("unsteer", out).stdout
     assert "No edit is left" in shown

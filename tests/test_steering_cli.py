@@ -34,9 +34,9 @@ def invoke(*args: str | Path, code: int = 0) -> Any:
     return result
 
 
-def refused(*args: str | Path) -> str:
-    """The one line on stderr of a run that failed."""
-    lines: list[str] = invoke(*args, code=1).stderr.strip().splitlines()
+def refused(*args: str | Path, code: int = 2) -> str:
+    """The one line on stderr of a run with an option that has to change, or one that failed (1)."""
+    lines: list[str] = invoke(*args, code=code).stderr.strip().splitlines()
     errors = [line for line in lines if "warning:" not in line]
     assert len(errors) == 1, lines
     assert errors[0].startswith("eigenlens: ")
@@ -103,7 +103,11 @@ def test_the_curve_holds_the_chosen_strength_and_the_window(swept: dict[str, Any
     assert curve[-1]["tokens"]["after_sublayer"]["mean_cosine"] > 0.99
     other = swept["activation"]
     assert other["kl"] == pytest.approx(swept["effect"]["kl"], rel=0.06)
-    assert {"prompt", "before", "after", "activation"} == set(swept["continuations"][0])
+    versions = {"before", "after", "activation"}
+    assert {"prompt", "distinct", *versions} == set(swept["continuations"][0])
+    shares = [x for c in swept["continuations"] for x in c["distinct"].values()]
+    assert len(shares) == 3 * len(swept["continuations"])
+    assert all(0 < share <= 1 for share in shares)
 
 
 def test_the_table_is_narrow_and_says_it_in_words(short: tuple[str, ...]) -> None:
@@ -185,7 +189,8 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, short: tuple[str, ...]) -> 
         GPT2, "--direction", bad
     )
     assert "layers are 0 to 3" in refused(GPT2, *RETURN, "--layer", "4")
-    assert "no such file" in refused(GPT2, *RETURN, "--calibrate", tmp_path / "none.txt")
+    none = tmp_path / "none.txt"
+    assert "no such file" in refused(GPT2, *RETURN, "--calibrate", none, code=1)
     assert "has not seen" in refused(GPT2, *RETURN, "--calibrate", short[1], *short)
     assert "belong to --write" in refused(GPT2, *RETURN, "--as", "lora")
     assert "--link is for --as checkpoint" in refused(

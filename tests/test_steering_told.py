@@ -10,6 +10,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -21,8 +22,9 @@ from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.cli.app import app
 from eigenlens.errors import OptionError, SourceError
 from eigenlens.report.forms_tables import form_sentence
-from eigenlens.report.steer_words import on_top
+from eigenlens.report.steer_words import on_top, repetition_text
 from eigenlens.samples import sample_path
+from eigenlens.steering.continuations import Continuation, Said
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.forms import FORMS, Destination
 from eigenlens.steering.notes import noted, without
@@ -89,7 +91,8 @@ def test_what_cannot_work_is_refused_before_the_work(
     (tmp_path / "there" / "mine.txt").write_text("x")
     (tmp_path / "file").write_text("x")
     placed = [str(tmp_path / a[1:]) if a.startswith("@") else a for a in args[1:]]
-    lines = run(args[0], GPT2, *placed, code=1).stderr.strip().splitlines()
+    code = 1 if words == "no such file" else 2  # another file, or another option
+    lines = run(args[0], GPT2, *placed, code=code).stderr.strip().splitlines()
     assert len(lines) == 1
     assert words in lines[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "there"]
@@ -300,7 +303,7 @@ def test_a_strength_that_nothing_bounds_is_refused_by_the_headers(
     made = encoder_decoder(model) if model == "t5" else BY_NAME[model].build(head=False)
     made.save_pretrained(tmp_path)
     monkeypatch.setattr("eigenlens.steering.opening.load_tokenizer", read)
-    (line,) = run("steer", tmp_path, "--from-layer", "1", code=1).stderr.strip().splitlines()
+    (line,) = run("steer", tmp_path, "--from-layer", "1", code=2).stderr.strip().splitlines()
     assert words in line
     assert "no KL bounds the strength: give --strength or --target-cosine" in line
     monkeypatch.setattr("eigenlens.steering.opening.load_tokenizer", lambda *a, **o: None)
@@ -335,7 +338,7 @@ def test_a_plane_that_led_is_not_told_as_a_direction_that_led() -> None:
     assert "(before 1.0000 with the leading plane)" in text
     assert "cosine of what leads with the direction 1.0000 (plane) 1.0000 (eigenvector)" in text
     weak = words_of("sample:albert-tiny-rotating", "--from-layer", "0", "--strength", ".001")
-    assert "The direction lies, as it did before, in the leading plane of encoder" in weak
+    assert "The direction lies, as it did before, in the leading plane of layer 0" in weak
     assert "eigenvector has" not in weak
     real = words_of(GPT2, "--from-layer", "3", "--strength", "9")
     assert "leads, as it did before, the spectrum" in real
@@ -358,6 +361,35 @@ def test_the_exact_formula_says_of_what_it_is() -> None:
     other = replace(edit.spectrum.after, eigenvalue=edit.spectrum.after.eigenvalue + 1)
     assert words in on_top(edit, edit.spectrum)
     assert "formula" not in on_top(edit, replace(edit.spectrum, after=other))
+
+
+def test_a_layer_is_called_as_tables_call_it() -> None:
+    text = words_of(GPT2, *EDIT, "--layer", "3")
+    assert "edit of W_O in layer 3: " in text
+    assert "decoder" not in text
+    plain = eigenlens.steer(GPT2, token=[" the"], weights_only=True, strength=9.0)
+    plans = [SimpleNamespace(stack=s, kind=k) for s, k in TWO_STACKS]
+    several = replace(plain, checkpoint=cast(Any, SimpleNamespace(plans=plans)))
+    assert (plain.where, several.where) == ("layer 3", "decoder.3")
+
+
+TWO_STACKS = (("encoder", "self"), ("decoder", "self"), ("decoder", "cross"))
+
+
+def test_a_text_that_repeats_itself_is_told() -> None:
+    said = {"before": (1, 2, 3, 4, 5), "after": (7, 7, 7, 7, 7)}
+    shares = {name: Said("", ids).distinct or 0.0 for name, ids in said.items()}
+    assert shares == {"before": 1.0, "after": 0.2}
+    assert Said("", ()).distinct is None
+    stuck = Continuation("A start", {"before": "", "after": ""}, shares)
+    sound = replace(stuck, distinct={"before": 1.0, "after": 0.8})
+    text = repetition_text([sound, stuck])
+    assert text.startswith("In 1 of 2 texts the edited model repeats itself: behind 'A start' 20 %")
+    assert "100 % in the unedited one" in text
+    assert repetition_text([sound]).startswith("In the 1 text the edited model does not repeat")
+    both = replace(stuck, distinct={"before": 0.2, "after": 0.2})
+    assert repetition_text([both]).endswith("The unedited model does so there as well.")
+    assert repetition_text([replace(stuck, distinct={})]) == ""
 
 
 def test_a_written_checkpoint_is_told_to_be_rounded(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def invoke(*args: str | Path, code: int = 0) -> Any:
     return result
 
 
-def refused(*args: str | Path) -> str:
-    """The one line on stderr of a run that failed."""
-    lines: list[str] = invoke(*args, code=1).stderr.strip().splitlines()
+def refused(*args: str | Path, code: int = 2) -> str:
+    """The one line on stderr of a run with an option that has to change, or one that failed (1)."""
+    lines: list[str] = invoke(*args, code=code).stderr.strip().splitlines()
     errors = [line for line in lines if "warning:" not in line]
     assert len(errors) == 1, lines
     assert errors[0].startswith("eigenlens: ")
@@ -136,7 +136,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     empty, long = tmp_path / "empty.txt", tmp_path / "long.txt"
     empty.write_text("")
     long.write_text("name " * 600)
-    assert "holds no prompt" in refused(GPT2, "--prompts", empty)
+    assert "holds no prompt" in refused(GPT2, "--prompts", empty, code=1)
     assert "128 positions" in refused(GPT2, "--prompts", long, "--too-long", "error")
     assert "take one source" in refused(GPT2, "--text", "a", "--random-tokens", "3")
     assert "layers are 0 to 3" in refused(GPT2, "--layers", "9")
@@ -152,7 +152,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_no_tokenizer(saved: Any) -> None:
     folder = saved("gpt2")
-    assert "tokenizer" in refused(folder, "--text", "a")
+    assert "tokenizer" in refused(folder, "--text", "a", code=1)
     result = invoke(folder, "--format", "json", "--no-nulls")
     assert "random tokens are used" in result.stderr
     assert json.loads(result.stdout)["options"]["prompts"] == "random tokens"

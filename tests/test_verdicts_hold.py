@@ -76,13 +76,30 @@ def test_a_survey_says_most_of_a_majority_only() -> None:
     assert "no consensus (nothing" in told
     assert verdict == "No majority: flip, no consensus, 35 % each"
     told, verdict = survey_told({"real_dominant": 0.5, "complex_dominant": 0.5})
-    assert told.startswith("No regime has most layers; most frequent, with 50 % each: real domin")
+    assert told.startswith("Half of the layers are real dominant (one direction leads")
+    assert ", the other half complex dominant (" in told
+    assert verdict == "No majority: real dominant, complex dominant, 50 % each"
     told, verdict = survey_told({"flip": 0.4, "real_dominant": 0.3, "no_consensus": 0.3})
     assert told.startswith("No regime has most layers; most frequent, with 40 %: flip (the")
     assert verdict == "No majority: flip, 40 %"
     told, verdict = survey_told({"flip": 0.75, "real_dominant": 0.25})
     assert told.startswith("Most layers are flip (75 %): the leader reverses")
     assert verdict == "Mostly flip"
+
+
+def test_the_words_of_a_survey_fit_the_share() -> None:
+    told, verdict = survey_told({"flip": 1.0}, {"flip": 1.0})
+    assert told.startswith("All layers of all 2 checkpoints are flip: ")
+    assert verdict == "All flip"
+    told, verdict = survey_told({"flip": 1.0}, {"flip": 0.9992, "real_dominant": 0.0008})
+    assert told.startswith("Nearly all layers of the average checkpoint are flip (99.96 %): ")
+    told, verdict = survey_told({"flip": 0.5, "real_dominant": 0.3, "no_consensus": 0.2})
+    assert told.startswith("Half of the layers are flip (")
+    assert verdict == "Half of them flip"
+    told, verdict = survey_told({"flip": 0.502, "real_dominant": 0.498})
+    assert told.startswith("Most layers are flip (50.2 %): ")
+    told, verdict = survey_told({"flip": 0.498, "real_dominant": 0.3, "no_consensus": 0.202})
+    assert told.startswith("No regime has most layers; most frequent, with 49.8 %: flip (")
 
 
 def test_a_lead_is_told_of_those_that_have_one() -> None:

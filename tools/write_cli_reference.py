@@ -19,7 +19,8 @@ HEAD = """# Command line
 
 Written by tools/write_cli_reference.py from the commands themselves; do not edit. Data go to
 stdout, progress and warnings to stderr; the exit code is 0 when the work is done, 1 when it failed
-(one line says why), 2 for wrong usage.
+(one line says why), 2 for wrong usage: an option, or a value of one, that the command or the model
+does not allow, such as a layer that the model does not have.
 """
 
 

@@ -1,8 +1,8 @@
 """The one error hierarchy: what was wrong, what was found, what is allowed, what to do.
 
 Everything that eigenlens raises on purpose derives from `EigenlensError`; the command line turns it
-into one line on stderr and exit code 1. Messages are one sentence or two, name the file, tensor or
-option they speak of, and end with the remedy.
+into one line on stderr and exit code 1, or 2 for wrong usage, an `OptionError`. Messages are one
+sentence or two, name the file, tensor or option they speak of, and end with the remedy.
 """
 
 from __future__ import annotations

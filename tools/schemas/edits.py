@@ -261,7 +261,13 @@ STEER = closed(
         "activation": maybe(ref("point")),
         "continuations": many(
             closed(
-                {"prompt": STR, "before": STR, "after": STR, "activation": STR},
+                {
+                    "prompt": STR,
+                    "before": STR,
+                    "after": STR,
+                    "activation": STR,
+                    "distinct": keyed(FLOAT, ["before", "after", "activation"]),
+                },
                 continuations.Continuation,
                 words={
                     "before": "What the unedited model says next.",

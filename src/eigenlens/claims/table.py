@@ -135,7 +135,9 @@ def other_ends(e: Evidence) -> Finding:
     # Rare is a claim about the upper end, so the sides change places.
     verdict = {"holds": "fails", "fails": "holds"}.get(side(low, high, RARE), "undecided")
     told = ", ".join(_ended(b) for b in run.basins if b.count)
-    return Finding(verdict, f"of {n} starts: {told}", apart / n, (low, high), {"counts": counts})
+    return Finding(
+        verdict, f"of {count_text(n, 'start')}: {told}", apart / n, (low, high), {"counts": counts}
+    )
 
 
 def _ended(basin: Share) -> str:
@@ -180,7 +182,7 @@ def gamma_above(e: Evidence) -> Finding:
     low, high = above / n, (n - below) / n
     return Finding(
         side(low, high, 0.5),
-        f"beyond random directions in {above} of {n} layers; gamma "
+        f"beyond random directions in {above} of {count_text(n, 'layer')}; gamma "
         f"{min(x.gamma for x in layers):.3f} to {max(x.gamma for x in layers):.3f} "
         f"(random {' to '.join(chance)}), under 1/2 in {weak}",
         above / n,
@@ -222,8 +224,9 @@ def rho_beyond_nulls(e: Evidence) -> Finding:
     low, high = both / n, (n - short) / n
     return Finding(
         side(low, high, 0.5),
-        f"beyond random directions in {beyond} of {n} layers, with the whole interval above F "
-        f"turned at random in {turned}, both in {both}; below one of them in {short}",
+        f"beyond random directions in {beyond} of {count_text(n, 'layer')}, with the whole "
+        f"interval above F turned at random in {turned}, both in {both}; below one of them in "
+        f"{short}",
         both / n,
         (low, high),
         {

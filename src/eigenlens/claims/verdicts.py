@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eigenlens.measure.significance import wilson
+from eigenlens.shown.words import count_text
 
 VERDICTS = {
     "holds": "the interval lies on the claim's side",
@@ -66,7 +67,7 @@ def most_layers(
     above = sum(i is not None and i[0] > limit for i, limit in pairs)
     below = sum(i is not None and i[1] < limit for i, limit in pairs)
     low, high = above / n, (n - below) / n
-    told = f"{words} in {above} of {n} layers, below in {below}"
+    told = f"{words} in {above} of {count_text(n, 'layer')}, below in {below}"
     shown = [v for v in values if v is not None]
     details = {"layers": n, "above": above, "below": below, "values": list(values)}
     if len(shown) == n:

@@ -68,7 +68,8 @@ def eigenlens(version: VersionOption = False) -> None:
     """The spectral microscope for transformers.
 
     Shows which direction each attention layer pushes every token towards, and how strongly.
-    Exit code: 0 done, 1 the work failed (one line on stderr says why), 2 wrong usage.
+    Exit code: 0 done, 1 the work failed, 2 wrong usage: an option, or a value of one, that the
+    command or the model does not allow. One line on stderr says why.
     """
 
 

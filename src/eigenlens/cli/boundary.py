@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from eigenlens.cli.choices import Format
-from eigenlens.errors import EigenlensError, SourceError
+from eigenlens.errors import EigenlensError, OptionError, SourceError, UnreachableError
 from eigenlens.inert import inert
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def boundary(debug: bool) -> Iterator[None]:
-    """Turn what goes wrong into one line on stderr and exit code 1.
+    """Turn what goes wrong into one line on stderr and exit code 1, or 2 for wrong usage.
 
-    Usage errors are typer's and exit with 2; an interrupt exits with 130; a reader that closes the
-    pipe early (``| head``) is no error. What nobody foresaw is a fault of eigenlens and says so.
+    Wrong usage is what typer refuses, and an option that the library does (`exit_code`); an
+    interrupt exits with 130; a reader that closes the pipe early (``| head``) is no error. What
+    nobody foresaw is a fault of eigenlens and says so.
     """
     try:
         yield
@@ -41,10 +42,19 @@ def boundary(debug: bool) -> Iterator[None]:
         if debug:
             print(inert_lines(traceback.format_exc()), file=sys.stderr)
         _complain(_one_line(error))
-        raise typer.Exit(1) from None
+        raise typer.Exit(exit_code(error)) from None
     except KeyboardInterrupt:
         _complain("interrupted")
         raise typer.Exit(130) from None
+
+
+def exit_code(error: BaseException) -> int:
+    """2 where an option has to change, whoever noticed; 1 where the work failed.
+
+    That no value of an option reaches what was asked for is a finding, for which work was done.
+    """
+    usage = isinstance(error, OptionError) and not isinstance(error, UnreachableError)
+    return 2 if usage else 1
 
 
 @contextmanager

@@ -122,7 +122,7 @@ class Placed(Group):
     calibrate: Annotated[
         Path | None,
         path_option(
-            "--calibrate", "FILE", "Texts the probe is fitted to; by default half of 64 sentences."
+            "--calibrate", "FILE", "Texts the probe is fitted to; by default half of trace's own."
         ),
     ] = None
     evaluate: Annotated[
@@ -140,7 +140,7 @@ class Placed(Group):
             "--weights-only", help="From the files alone: no text, no torch; spectra only."
         ),
     ] = False
-    batch_size: Annotated[int, typer.Option(help="Texts a batch.")] = 8
+    batch_size: Annotated[int, typer.Option(help="Most texts a batch.")] = 8
     seed: Annotated[int, seed_option("Of random tokens.")] = 0
 
     def asked(self) -> dict[str, Any]:

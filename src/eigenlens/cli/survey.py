@@ -124,7 +124,7 @@ class Tracing(Group):
     nulls: Annotated[
         bool, typer.Option("--nulls/--no-nulls", help="Of a trace: what there is by chance.")
     ] = True
-    batch_size: Annotated[int, typer.Option(help="Prompts a batch.")] = 8
+    batch_size: Annotated[int, typer.Option(help="Most prompts a batch.")] = 8
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Sorted lists do not answer this: two eigenvalues that pass each other swap their places without
 having moved. The assignment minimises the total distance. Real matrices have eigenvalues in
 conjugate pairs, so what is assigned are points of the closed upper half-plane, one a pair's member:
-a pair stays a pair, and where it became two real eigenvalues each takes one member.
+a pair stays one pair, and where it became two real eigenvalues each takes one member.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Complex, Float
 
+from eigenlens.comparing.whole import torn, whole_assignment
 from eigenlens.spectra.orders import ORDERS, whole_pairs
 from eigenlens.spectra.result import LayerSpectrum
 
@@ -86,6 +87,11 @@ class Points:
     leaders: int
     floor: float
 
+    @property
+    def first(self) -> list[int]:
+        """Of every point the index of its pair's first member; of a real one its own."""
+        return [i if place is None else place for i, place in enumerate(self.places)]
+
 
 def points(layer: LayerSpectrum, k: int) -> Points:
     """The listed eigenvalues of a layer and its kernel, the first `k` of them leaders."""
@@ -109,10 +115,14 @@ def points(layer: LayerSpectrum, k: int) -> Points:
 def match(a: Points, b: Points, order: str) -> list[Match]:
     """Partners of all leaders of either side, in the sequence of `a`'s list.
 
-    The assignment of least total distance in which every leader of both sides has a partner;
-    points that do not lead stay free at no cost. O((n_a + n_b)^3) at worst.
+    The assignment of least total distance in which every leader of both sides has a partner and no
+    pair is torn: it stays a pair, or becomes two real values. Points that do not lead stay free at
+    no cost. O((n_a + n_b)^3) at worst.
     """
-    partners = _together(a, b, _assign(a, b))
+    partners = _assign(a, b)
+    ours, theirs = a.first, b.first
+    if torn(ours, theirs, partners):
+        partners = whole_assignment((a.values, ours, a.leaders), (b.values, theirs, b.leaders))
     key = ORDERS[order].key
     found = []
     for i, j in partners:
@@ -156,27 +166,6 @@ def _assign(a: Points, b: Points) -> list[tuple[int, int]]:
         for i, j in zip(rows, columns, strict=True)
         if i < n and j < m and (i < a.leaders or j < b.leaders)
     ]
-
-
-def _together(a: Points, b: Points, partners: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Where two pairs exchanged a member at no gain, give each its own partner whole."""
-    to = dict(partners)
-    for i in list(to):
-        twin = i + 1
-        if twin not in to or not a.values[i].imag or a.values[i] != a.values[twin]:
-            continue
-        j, other = to[i], to[twin]
-        if b.values[j] == b.values[other] or not (b.values[j].imag and b.values[other].imag):
-            continue
-        for x, y in list(to.items()):
-            # Whoever holds the other member of j's pair takes what `twin` holds.
-            if x not in (i, twin) and y != j and b.values[y] == b.values[j]:
-                now = abs(a.values[twin] - b.values[other]) + abs(a.values[x] - b.values[y])
-                then = abs(a.values[twin] - b.values[y]) + abs(a.values[x] - b.values[other])
-                if then <= now * (1 + 1e-9):
-                    to[twin], to[x] = y, other
-                break
-    return sorted(to.items())
 
 
 def _kind(z: complex, w: complex) -> str:

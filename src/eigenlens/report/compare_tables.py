@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from eigenlens.comparing.layers import Key
 from eigenlens.comparing.matching import KINDS, Match
 from eigenlens.comparing.result import Comparison, LayerComparison, Side
 from eigenlens.inert import inert
@@ -33,9 +34,15 @@ _LEGEND = (
 _RELATIVE = "; in brackets: shift over the size of A's, where A and B look alike"
 _NOWHERE = "; no angle: A or B draws tokens nowhere"
 _FOLLOWED = (
-    "A, B: an eigenvalue in both, of a pair one; place: where it stands in either list, '-' for "
-    "the kernel; shift: its distance, '=' within both error bars"
+    "A, B: an eigenvalue and what became of it, a pair as one; partners are those of least total "
+    "distance on the complex plane, not of equal place; place: where it stands in either list, of "
+    "a pair the first, '-' for the kernel; shift: its distance, '=' within both error bars"
 )
+_BOTH = {
+    "pair_to_real": "a conjugate pair that became two real ones",
+    "real_to_pair": "two real eigenvalues that became a pair",
+}
+"""What is said where both members of a pair are told of."""
 WIDE = math.radians(5)
 """Angle from which what tokens are drawn to has turned."""
 _APART = 0.2  # the cosine between two F below which they are called unrelated
@@ -55,7 +62,7 @@ def compare_view(result: Comparison) -> RenderableType:
         note = relative_note(leader_shift(x, places) for x in moved)
         parts.append(Text(_LEGEND + note + nowhere_note(moved), style="dim"))
         if moved[0].matches:
-            parts += [Text(), *_followed(moved[0], names)]
+            parts += [Text(), *_followed(moved[0], names, len(result.layers))]
     return Group(*parts)
 
 
@@ -202,7 +209,9 @@ def regime_change(x: LayerComparison) -> str:
     return regime_text(x.a.regime)
 
 
-def _followed(x: LayerComparison, names: Names) -> Iterator[RenderableType]:
+def _followed(x: LayerComparison, names: Names, among: int) -> Iterator[RenderableType]:
+    """The eigenvalues of a layer and what became of them; of `among` layers it is the first."""
+    why = ", the layer with the largest |dF|/|F|" if among > 1 else ""
     table = plain_table(
         [
             ("A", "right"),
@@ -212,17 +221,40 @@ def _followed(x: LayerComparison, names: Names) -> Iterator[RenderableType]:
             ("in B", "right"),
             ("what", "left"),
         ],
-        title=f"leading eigenvalues of {names.phrase(x)}, which moved most",
+        title=f"where the leading eigenvalues of {names.phrase(x)} went{why}",
     )
     leaders = [m.before for m in x.matches if 0 in (m.index_before, m.index_after)]
     places = _telling(x.matches, leader_decimals(leaders))
+    for group in _rows(x.matches):
+        # What became two has two lines, of which the column of the other side fills one.
+        cells = [
+            [complex_text(m.before, places) for m in group],
+            [complex_text(m.after, places) for m in group],
+            [shift_text(m, places) for m in group],
+            [_place(m.index_before) for m in group],
+            [_place(m.index_after) for m in group],
+        ]
+        for one, at in ((0, 3), (1, 4)) if len(group) > 1 else ():
+            if len(set(cells[at])) == 1 and "-" not in cells[at]:
+                cells[one], cells[at] = cells[one][:1], cells[at][:1]
+        what = KINDS[group[0].kind] if len(group) == 1 else _BOTH[group[0].kind]
+        table.add_row(*("\n".join(lines) for lines in cells), what)
     shifts = [shift_text(m, places) for m in x.matches]
-    for m, shift in zip(x.matches, shifts, strict=True):
-        values = complex_text(m.before, places), complex_text(m.after, places)
-        at = ("-" if i is None else str(i + 1) for i in (m.index_before, m.index_after))
-        table.add_row(*values, shift, *at, KINDS[m.kind])
     yield table
     yield Text(_FOLLOWED + relative_note(shifts), style="dim")
+
+
+def _rows(matches: Sequence[Match]) -> list[list[Match]]:
+    """One group a row: a pair that became two real values, or was made of them, stands once."""
+    out: dict[tuple[str, int | None] | int, list[Match]] = {}
+    for number, m in enumerate(matches):
+        pair = {"pair_to_real": m.index_before, "real_to_pair": m.index_after}.get(m.kind)
+        out.setdefault(number if pair is None else (m.kind, pair), []).append(m)
+    return list(out.values())
+
+
+def _place(index: int | None) -> str:
+    return "-" if index is None else str(index + 1)
 
 
 def compare_sentences(result: Comparison) -> list[str]:
@@ -231,10 +263,10 @@ def compare_sentences(result: Comparison) -> list[str]:
     count, names = count_text(len(layers), "layer"), Names.of(layers)
     same = [x for x in layers if x.difference.identical]
     if len(same) == len(layers):
-        return [f"Nothing moved: F is the same, bit by bit, in {_all(count)}."]
+        return [f"Nothing moved: F is the same, bit by bit, in {_all(result)}."]
     moved = [x for x in layers if x.difference.is_real]
     if not moved:
-        return [f"Nothing moved beyond rounding in {_all(count)}: the two have the same F."]
+        return [f"Nothing moved beyond rounding in {_all(result)}: the two have the same F."]
     out = []
     top = result.ranking[0]
     where = f"{len(moved)} of {count}"
@@ -292,8 +324,11 @@ def compare_sentences(result: Comparison) -> list[str]:
     return out
 
 
-def _all(count: str) -> str:
-    return f"the {count}" if count.startswith("1 ") else f"all {count}"
+def _all(result: Comparison) -> str:
+    """``all 12 layers``, or those that both have where one has others besides."""
+    count = len(result.layers)
+    shared = " that both have" if any(result.only.values()) else ""
+    return f"the one layer{shared}" if count == 1 else f"all {count} layers{shared}"
 
 
 def _share(x: float) -> str:
@@ -302,13 +337,14 @@ def _share(x: float) -> str:
 
 
 def only_texts(result: Comparison) -> list[str]:
-    """Layers that only one of the two has, a sentence each."""
+    """Layers that only one of the two has, a sentence a reason."""
     alone = [(x["stack"], x["kind"]) for side in ("a", "b") for x in result.only[side]]
     names = Names([*((x.stack, x.kind) for x in result.layers), *alone])
     out = []
     for side, name in (("a", "A"), ("b", "B")):
+        reasons: dict[str, list[Key]] = {}
         for x in result.only[side]:
-            layer = names.name(x["stack"], x["kind"], x["layer"])
-            layer = f"layer {layer}" if names.one else layer
-            out.append(f"only {name} has {layer}: {inert(str(x['reason']))}")
+            reasons.setdefault(str(x["reason"]), []).append(Key(x["stack"], x["kind"], x["layer"]))
+        for reason, there in reasons.items():
+            out.append(f"only {name} has {names.phrases(there)}: {inert(reason)}")
     return out

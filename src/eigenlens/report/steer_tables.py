@@ -26,6 +26,7 @@ from eigenlens.report.steer_words import (
     on_top,
     perplexity,
     rank_text,
+    repetition_text,
     share_text,
     useful_text,
     what_it_says,
@@ -82,7 +83,8 @@ def _sections(result: Steering) -> list[tuple[RenderableType, str, list[str]]]:
             (_curve(result, before, points), _curve_legend(result), [window_text(result, points)])
         )
     if found:
-        out.append((_continuations(found), _continuations_legend(result), []))
+        said = repetition_text(found)
+        out.append((_continuations(found), _continuations_legend(result), [said] if said else []))
     return out
 
 
@@ -97,7 +99,7 @@ def _heading(result: Steering) -> Text:
     if says and not result.direction.targets:
         text.append(f"; along it logits grow most for {says}")
     shared = {1: ""}.get(result.calls, f" ({_STEPS[e.steps]} of its {result.calls} steps)")
-    where = f"{inert(e.stack)} layer {e.layer}{shared}"
+    where = f"{result.where}{shared}"
     text.append(f"\nedit of {_matrix(result)} in {where}: probe {e.probe}, {_strength(result)}")
     size = "" if result.relative_norm is None else f" ({percent(result.relative_norm)} of |W|)"
     alpha = "" if result.alpha_qu is None else f", strength x q.u = {number(result.alpha_qu)}"
@@ -255,7 +257,10 @@ def _curve_legend(result: Steering) -> str:
     if result.window is None:  # no row is marked useful
         return text
     limit = f"{result.options['max_kl']:g}"
-    return f"{text}; useful: {useful_text(result)} at a KL of at most {limit}"
+    return (
+        f"{text}; useful: {useful_text(result)} at a KL of at most {limit}, however texts then go "
+        "on"
+    )
 
 
 def _continuations(found: Sequence[Continuation]) -> Table:

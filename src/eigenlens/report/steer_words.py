@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from eigenlens.inert import inert
-from eigenlens.report.words import complex_text, percent
+from eigenlens.report.words import complex_text, count_text, percent
+from eigenlens.steering.continuations import Continuation
 from eigenlens.steering.eigenpair import Change, Leader
 from eigenlens.steering.leading import pair_leads
 from eigenlens.steering.measures import Cosines, Measure
@@ -53,7 +54,7 @@ def _as_formula(result: Steering, change: Change) -> str:
 def on_top(result: Steering, change: Change) -> str:
     """Whether the direction leads the spectrum now."""
     after = change.after
-    where = f"{inert(result.edit.stack)} layer {result.edit.layer}"
+    where = result.where
     formula = change.formula
     exact = _as_formula(result, change)
     led, before = f"leading {LEADERS[after.target]}", _before(change.before, after)
@@ -174,6 +175,41 @@ def window_text(result: Steering, points: Sequence[Measure]) -> str:
             ": alignment is not influence, and that much of it breaks the model." if broken else "."
         )
     return text + _falls(result, points)
+
+
+_REPEATS = 0.5
+"""Share of distinct tokens below which a text is said to repeat itself."""
+
+
+def repetition_text(found: Sequence[Continuation]) -> str:
+    """Whether the edited model repeats itself in the texts, which no KL tells; or nothing."""
+    told = [c for c in found if "after" in c.distinct]
+    if not told:
+        return ""
+    after = [c.distinct["after"] for c in told]
+    caught = [c for c in told if c.distinct["after"] < _REPEATS]
+    count = count_text(len(told), "text")
+    if not caught:
+        return (
+            f"In the {count} the edited model does not repeat itself: "
+            f"{_whole(min(after))} or more of the tokens of each are distinct."
+        )
+    worst = min(caught, key=lambda c: c.distinct["after"])
+    usual = worst.distinct.get("before")
+    beside = "" if usual is None else f", {_whole(usual)} in the unedited one"
+    text = (
+        f"In {len(caught)} of {count} the edited model repeats itself: behind "
+        f"'{inert(worst.prompt)}' {_whole(worst.distinct['after'])} of the tokens are "
+        f"distinct{beside}."
+    )
+    if all(c.distinct.get("before", 1.0) < _REPEATS for c in caught):
+        return f"{text} The unedited model does so there as well."
+    return f"{text} The KL, taken on texts that are given, does not tell of that."
+
+
+def _whole(share: float) -> str:
+    """A share without decimals."""
+    return f"{100 * share:.0f} %"
 
 
 def useful_text(result: Steering) -> str:

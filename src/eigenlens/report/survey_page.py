@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from eigenlens.report.page.summary import Answer
 from eigenlens.report.panels.figure import n_rows
 from eigenlens.report.survey_panels import SURVEYS
 from eigenlens.report.survey_plots import SURVEY_PLOTS
-from eigenlens.report.survey_tables import leading_regimes, percent_short, survey_sentences
+from eigenlens.report.survey_tables import leading_regimes, share_told, survey_sentences
 from eigenlens.report.words import count_text, percent, regime_text
 from eigenlens.spectra.principal import REGIMES
 from eigenlens.surveys.result import STATUSES, ModelSummary, Survey
@@ -97,11 +98,13 @@ def _answers(result: Survey) -> list[Answer]:
         return [Answer("What leads the layers?", "Nothing to show", _facts(result), known=False)]
     first, share, majority = leading_regimes(there)
     told = ", ".join(map(regime_text, first))
-    some = percent_short(share) + " each" * (len(first) > 1)
+    some = share_told(share) + " each" * (len(first) > 1)
+    whole, half = math.isclose(share, 1), math.isclose(share, 0.5)
+    mostly = f"{'All' if whole else 'Half of them' if half else 'Mostly'} {told}"
     out = [
         Answer(
             "What leads the layers?",
-            f"Mostly {told}" if majority else f"No majority: {told}, {some}",
+            mostly if majority or (half and len(first) == 1) else f"No majority: {told}, {some}",
             f"{some} of the layers of the average checkpoint: "
             f"{'; '.join(REGIMES[name] for name in first)}.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean
@@ -134,21 +135,7 @@ def survey_sentences(result: Survey) -> list[str]:
     there = [m for m in result.models if m.layers]
     out: list[str] = []
     if there:
-        first, share, majority = leading_regimes(there)
-        average = " of the average checkpoint" * (len(there) > 1)
-        if majority:
-            out.append(
-                f"Most layers{average} are {regime_text(first[0])} ({percent_short(share)}): "
-                f"{REGIMES[first[0]]}."
-            )
-        else:
-            out.append(
-                f"No regime has most layers{average}; most frequent, with {percent_short(share)}"
-                f"{' each' * (len(first) > 1)}: "
-                + "; ".join(f"{regime_text(name)} ({REGIMES[name]})" for name in first)
-                + "."
-            )
-        out += _extremes(there)
+        out += [_leading_sentence(there), *_extremes(there)]
     for status, tell in _TELL.items():
         out += [tell(m) for m in result.models if m.status == status]
     if not result.models:
@@ -161,6 +148,47 @@ def leading_regimes(models: Sequence[ModelSummary]) -> tuple[list[str], float, b
     shares = {name: fmean(m.regimes.get(name, 0.0) for m in models) for name in REGIMES}
     first, majority = most_frequent(shares)
     return first, shares[first[0]], majority
+
+
+def _leading_sentence(models: Sequence[ModelSummary]) -> str:
+    """Which regime has all, most or half of the layers, or that none has."""
+    first, share, majority = leading_regimes(models)
+    average = " of the average checkpoint" * (len(models) > 1)
+    told = [f"{regime_text(name)} ({REGIMES[name]})" for name in first]
+    if math.isclose(share, 1):
+        whose = "" if len(models) == 1 else f" of all {len(models)} checkpoints"
+        return f"All layers{whose} are {regime_text(first[0])}: {REGIMES[first[0]]}."
+    if majority:
+        most = "Most" if share < _NEARLY_ALL else "Nearly all"
+        return (
+            f"{most} layers{average} are {regime_text(first[0])} ({share_told(share)}): "
+            f"{REGIMES[first[0]]}."
+        )
+    if math.isclose(share, 0.5):
+        return f"Half of the layers{average} are {', the other half '.join(told)}."
+    each = " each" * (len(first) > 1)
+    return (
+        f"No regime has most layers{average}; most frequent, with {share_told(share)}{each}: "
+        f"{'; '.join(told)}."
+    )
+
+
+_NEARLY_ALL = 0.95
+
+
+def share_told(share: float) -> str:
+    """A share beside words such as most or half: with decimals where it would round to these.
+
+    Examples
+    --------
+    >>> share_told(2 / 3), share_told(0.5), share_told(0.503), share_told(0.9996)
+    ('67 %', '50 %', '50.3 %', '99.96 %')
+    """
+    for places in range(4):
+        shown = f"{100 * share:.{places}f}"
+        if all((float(shown) == x) == math.isclose(100 * share, x) for x in (50, 100)):
+            break
+    return f"{shown} %"
 
 
 def _extremes(models: Sequence[ModelSummary]) -> list[str]:

@@ -29,6 +29,7 @@ from eigenlens.report.words import (
     percent,
     regime_text,
     separation_heading,
+    separation_meaning,
     size_of,
     steps_text,
 )
@@ -70,7 +71,8 @@ def spectrum_view(result: Spectrum) -> RenderableType:
     parts += [_layers_table(layers, names, shown) for layers in tables.values()]
     parts += [Text(sentence) for sentence in spectrum_sentences(result)]
     if result.layers:
-        parts.append(Text(columns_legend(orders_of(result.layers)), style="dim"))
+        legend = columns_legend(orders_of(result.layers))
+        parts.append(Text(f"{legend}{_further(result.layers)}", style="dim"))
     with_heads = [x for x in result.layers if x.heads is not None]
     if with_heads:
         parts += [Text(), _heads_table(with_heads, names, shown), Text(_HEADS_LEGEND, style="dim")]
@@ -112,18 +114,12 @@ def _heading(result: Spectrum) -> Text:
 def columns_legend(orders: Iterable[str]) -> str:
     """What the headings of tables of layers stand for, under the orders that occur."""
     after = "; ".join(
-        dict.fromkeys(f"{separation_heading(order)}: {_separation(order)}" for order in orders)
+        dict.fromkeys(f"{separation_heading(x)}: {separation_meaning(x)}" for x in orders)
     )
     return (
         f"gap: how far the first is ahead of the second; {after}; |F|: largest factor by which F "
         "stretches a state; error: error bar of the leading eigenvalue"
     )
-
-
-def _separation(order: str) -> str:
-    if order == "real":
-        return "factor by which depth must grow until the second is 10 times behind"
-    return "steps of this layer until the second direction is 10 times behind"
 
 
 def _layers_table(layers: Sequence[LayerSpectrum], names: Names, shown: Decimals) -> Table:
@@ -157,10 +153,27 @@ def _layers_table(layers: Sequence[LayerSpectrum], names: Names, shown: Decimals
     return table
 
 
+def _told_once(layer: LayerSpectrum) -> list[complex]:
+    """The eigenvalues as a table has them: of a pair the one, which stands for both."""
+    return [complex(v) for v in layer.eigenvalues if v.imag >= 0]
+
+
+def _further(layers: Sequence[LayerSpectrum]) -> str:
+    """How many eigenvalues there are besides the two of a row, and where; nothing for none."""
+    if not any(len(_told_once(x)) > 2 - (x.target == "kernel") for x in layers):
+        return ""
+    sizes = sorted({x.eigenvalues.size for x in layers})
+    computed = " to ".join(str(n) for n in dict.fromkeys((sizes[0], sizes[-1])))
+    each = " of each layer" if len(layers) > 1 else ""
+    return (
+        f". The table shows the first two, a pair as one, of the {computed} eigenvalues that were "
+        f"computed{each}: --format json or csv, or --out FILE, gives them all."
+    )
+
+
 def _distinct(layer: LayerSpectrum, places: int) -> tuple[str, str]:
     """Texts of the leading and of the second eigenvalue, a pair counted once."""
-    shown = [v for v in layer.eigenvalues if v.imag >= 0]
-    texts = [complex_text(complex(v), places) for v in shown[:2]]
+    texts = [complex_text(v, places) for v in _told_once(layer)[:2]]
     if layer.target == "kernel":
         texts.insert(0, "0 (kernel)")
     texts += ["-", "-"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eigenlens.inert import inert
-from eigenlens.measure.significance import draws_to_turn
+from eigenlens.measure.borders import draws_to_turn
 from eigenlens.report.names import Names
 from eigenlens.report.words import count_text, layer_list
 from eigenlens.shown.names import by_group, group_name
@@ -59,22 +59,47 @@ def trace_sentences(result: Trace) -> list[str]:
     layers = result.layers
     verdict = result.verdict
     word = "step" if told_by_step(layers) else "layer"
-    count = count_text(len(layers), word)
-    out = [
-        f"Rho is above 1/2 in {verdict['rho_above_half']} of {count}, and the mean gain is "
-        f"positive in {verdict['gain_positive']}."
-    ]
+    above, positive = verdict["rho_above_half"], verdict["gain_positive"]
+    if len(layers) == 1:
+        told = (
+            f"Rho is {_not(above)}above 1/2 in the one {word} here, and the mean gain is "
+            f"{_not(positive)}positive."
+        )
+    else:
+        told = (
+            f"Rho is above 1/2 in {above} of {len(layers)} {word}s, and the mean gain is positive "
+            f"in {positive}."
+        )
+    out = [told]
     if verdict["beyond_random"] is None:
         return [*out, _untested(result, word)]
     answer = f"{_answer(result, word)}{_border(result, word)}"
     return [*out, _caution(result, word), answer]
 
 
+def _not(count: int) -> str:
+    """Of one layer a count is a yes or a no."""
+    return "" if count else "not "
+
+
+def _of(count: int, layers: Sequence[object], word: str) -> str:
+    """`` in 2 of 12 layers``; nothing where there is one, of which a yes or a no is told."""
+    return f" in {count} of {len(layers)} {word}s" if len(layers) > 1 else ""
+
+
+def _smaller(count: int, layers: Sequence[object], word: str) -> str:
+    """In how many of the layers a null has a smaller rho."""
+    return f"has {'no' if len(layers) == 1 and not count else 'a'} smaller rho" + _of(
+        count, layers, word
+    )
+
+
 def _untested(result: Trace, word: str) -> str:
     yes = [x for x in result.layers if x.rho > 0.5]
+    no = len(result.layers) == 1 and not yes
     return (
-        f"{_QUESTION} More often than not in {len(yes)} of "
-        f"{count_text(len(result.layers), word)}{_where(result, yes)}; whether that is more than "
+        f"{_QUESTION} {'Not more' if no else 'More'} often than not"
+        f"{_of(len(yes), result.layers, word)}{_where(result, yes)}; whether that is more than "
         "chance only the nulls say (--nulls)."
     )
 
@@ -92,8 +117,8 @@ def _caution(result: Trace, word: str) -> str:
     if None not in rotated:
         above = sum(x.rho > null["rho"] for x, null in zip(layers, rotated, strict=True))
         text += (
-            f", and F rotated at random, which has the same spectrum, has a smaller rho in "
-            f"{above} of {count_text(len(layers), word)}"
+            ", and F rotated at random, which has the same spectrum, "
+            f"{_smaller(above, layers, word)}"
         )
     return f"{text}.{_untrained(result, word)}"
 
@@ -104,7 +129,7 @@ def _untrained(result: Trace, word: str) -> str:
     if None in fresh or not fresh:
         return ""
     more = sum(x.rho > f["rho"] for x, f in zip(result.layers, fresh, strict=True) if f)
-    return f" The untrained model has a smaller rho in {more} of {count_text(len(fresh), word)}."
+    return f" The untrained model {_smaller(more, fresh, word)}."
 
 
 def _answer(result: Trace, word: str) -> str:
@@ -121,14 +146,15 @@ def _answer(result: Trace, word: str) -> str:
     )
     if yes:
         text = (
-            f"{_QUESTION} Yes in {len(yes)} of {count_text(len(layers), word)}"
-            f"{_where(result, yes)}, beyond random directions ({how})"
+            f"{_QUESTION} Yes{_of(len(yes), layers, word)}{_where(result, yes)}, beyond random "
+            f"directions ({how})"
         )
         other = "the other one" if len(no) == 1 else f"the other {len(no)}"
         text += f"; not in {other}{_where(result, no)}" if no else ""
+    elif len(layers) == 1:
+        text = f"{_QUESTION} No more than towards random directions ({how})"
     else:
-        count = count_text(len(layers), word)
-        text = f"{_QUESTION} In none of {count} more than random directions ({how})"
+        text = f"{_QUESTION} In none of {len(layers)} {word}s more than random directions ({how})"
     if away and len(away) == len(no):
         text += ", where most tokens move away"
     elif away:

@@ -28,6 +28,7 @@ __all__ = [
     "percent",
     "regime_text",
     "separation_heading",
+    "separation_meaning",
     "size_of",
     "steps_text",
 ]
@@ -41,6 +42,13 @@ def fraction_text(x: float | None) -> str:
 def separation_heading(order: str) -> str:
     """What the steps to separate are called: under the order of a residual stream, depths."""
     return "10x depth" if order == "real" else "10x after"
+
+
+def separation_meaning(order: str) -> str:
+    """What stands under `separation_heading`."""
+    if order == "real":
+        return "factor by which depth must grow until the second is 10 times behind"
+    return "steps of this layer until the second direction is 10 times behind"
 
 
 def percent(x: float | None) -> str:

@@ -27,14 +27,31 @@ class Continuation:
         The start.
     texts
         What follows, by version: ``before``, ``after``, ``activation``.
+    distinct
+        By version the share of the text's tokens that are distinct from each other: 1 where none
+        comes twice, 0.1 where one of ten is all there is. A version that says nothing has none.
     """
 
     prompt: str
     texts: dict[str, str] = field(default_factory=dict)
+    distinct: dict[str, float] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {"prompt": self.prompt, **self.texts}
+        return {"prompt": self.prompt, **self.texts, "distinct": dict(self.distinct)}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one version of the model says next: the text, and the ids of its tokens."""
+
+    text: str
+    ids: tuple[int, ...]
+
+    @property
+    def distinct(self) -> float | None:
+        """Share of the tokens that are distinct; None without a token."""
+        return len(set(self.ids)) / len(self.ids) if self.ids else None
 
 
 def starts_of(
@@ -85,7 +102,7 @@ def starts_of(
 
 def continued(
     session: Session, starts: Sequence[Sequence[int]], push: AbstractContextManager[Any]
-) -> tuple[list[str] | None, str]:
+) -> tuple[list[Said] | None, str]:
     """Greedy continuations of some starts in a model as `push` makes it, and why there are none."""
     tokenizer = session.tokenizer
     generate = getattr(session.model, "generate", None)
@@ -113,5 +130,5 @@ def continued(
         text = list(row)
         while text and text[-1] in tokenizer.special:
             text.pop()
-        out.append(tokenizer.decode(text))
+        out.append(Said(tokenizer.decode(text), tuple(text)))
     return out, ""

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from eigenlens.circuit.describe import describe
 from eigenlens.live.batches import make_batches, special_ids
-from eigenlens.steering.continuations import Continuation, continued, starts_of
+from eigenlens.steering.continuations import Continuation, Said, continued, starts_of
 from eigenlens.steering.directions import Direction, says
 from eigenlens.steering.edit import Edit, relative_norm
 from eigenlens.steering.eigenpair import alpha_qu, spectrum_change
@@ -231,7 +231,7 @@ def _continuations(
     if activation is not None:
         added = Added(job.stage.place.block, found.vector, activation.strength, job.stage.skip)
         versions["activation"] = added.active(session.torch)
-    texts: dict[str, list[str]] = {}
+    texts: dict[str, list[Said]] = {}
     for name, push in versions.items():
         job.tick("sentences going on")
         made, why = continued(session, starts, push)
@@ -245,7 +245,12 @@ def _continuations(
     return [
         Continuation(
             decode([i for i in ids if i not in special]),
-            {name: made[k] for name, made in texts.items()},
+            {name: made[k].text for name, made in texts.items()},
+            {
+                name: share
+                for name, made in texts.items()
+                if (share := made[k].distinct) is not None
+            },
         )
         for k, ids in enumerate(starts)
     ]

@@ -9,6 +9,7 @@ from typing import Any
 from eigenlens.circuit.checkpoint import Checkpoint
 from eigenlens.errors import OptionError
 from eigenlens.shown import Shown
+from eigenlens.shown.names import Names
 from eigenlens.steering.continuations import Continuation
 from eigenlens.steering.directions import Direction
 from eigenlens.steering.edit import Edit
@@ -110,6 +111,15 @@ class Steering(Shown, shown_as="steer"):
         if self.checkpoint is None:
             raise OptionError("there are no files to write the edit for: give a model's path")
         return Destination(folder, form, force, link).write(self.checkpoint, self.edit)
+
+    @property
+    def where(self) -> str:
+        """The edited layer as tables name it: ``layer 3``, or ``decoder.3`` of several stacks."""
+        e = self.edit
+        groups = {(e.stack, e.kind)}
+        if self.checkpoint is not None:
+            groups |= {(plan.stack, plan.kind) for plan in self.checkpoint.plans}
+        return Names(groups).named(e.stack, e.kind, e.layer)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, as in the schema ``eigenlens.steer/1``; numbers may be non-finite."""

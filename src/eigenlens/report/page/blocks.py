@@ -40,8 +40,9 @@ EMPTY = {
 ONE_LAYER = replace(
     FIGURES["depth"],
     title="Spectrum from the leader down",
-    caption="Every eigenvalue by the key that decides what leads. Above the dashed line a "
-    "direction grows; where the leader stands clear of the rest, tokens reach it quickly.",
+    caption="The eigenvalues that were computed, by the key that decides what leads. Above the "
+    "dashed line a direction grows; where the leader stands clear of the rest, tokens reach it "
+    "quickly.",
     alt="Eigenvalue keys in falling order, the leading one marked.",
 )
 """The figure `depth` of a model with one layer, which has no depth to show."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from eigenlens.report.page.embed import table, text
 from eigenlens.report.panels.figure import Columns, n_rows
-from eigenlens.report.panels.spectra import HEAD_MEASURES
+from eigenlens.report.panels.spectra import HEAD_MEASURES, KEY_TITLES, orders_in
 from eigenlens.report.panels.traces import COLLAPSE
 from eigenlens.report.words import (
     complex_text,
@@ -16,6 +16,7 @@ from eigenlens.report.words import (
     percent,
     regime_text,
     separation_heading,
+    separation_meaning,
     steps_text,
 )
 from eigenlens.tracing.result import LEVEL
@@ -30,7 +31,8 @@ def data_table(name: str, data: Columns, title: str) -> str:
     """The table of a figure, cut where it is long."""
     headings, rows = TABLES[name](data)
     more = len(rows) - MOST_ROWS
-    note = "" if more <= 0 else f"; {more} more rows are in the data to download"
+    note = NOTES[name](data) if name in NOTES else ""
+    note += "" if more <= 0 else f"; {more} more rows are in the data to download"
     return table(headings, rows[:MOST_ROWS], f"{title}{note}")
 
 
@@ -42,7 +44,7 @@ def _eigenvalues(data: Columns) -> Rows:
             data["label"][i],
             data["index"][i] + 1 if data["index"][i] >= 0 else "kernel",
             complex_text(_value(data, i), places),
-            data["multiplier"][i],
+            data["key"][i],
             data["error_bar"][i],
             data["leading"][i],
         ]
@@ -55,7 +57,48 @@ def _eigenvalues(data: Columns) -> Rows:
         kept[row[0]] = kept.get(row[0], 0) + 1
         if kept[row[0]] <= _LEADING:
             out.append(row)
-    return ["layer", "no.", "eigenvalue", "|1 + λ|", "error bar", "leading"], out
+    return ["layer", "no.", "eigenvalue", _key_heading(data), "error bar", "leading"], out
+
+
+def _key_heading(data: Columns) -> str:
+    """What the keys are called; where layers have several orders, just that."""
+    titles = [KEY_TITLES[order] for order in orders_in(data)]
+    return titles[0] if len(titles) == 1 else "key"
+
+
+def _of_the_eigenvalues(data: Columns) -> str:
+    """Which eigenvalues are in the table, and what their key is."""
+    counts: dict[str, int] = {}
+    for label, index in zip(data["label"], data["index"], strict=True):
+        counts[label] = counts.get(label, 0) + (index >= 0)
+    found = sorted(set(counts.values()))
+    computed = " to ".join(str(n) for n in dict.fromkeys((found[0], found[-1]))) if found else "0"
+    orders = orders_in(data)
+    keys = [
+        f"{KEY_TITLES[order]}{f' ({_names(names)})' if len(orders) > 1 else ''}: {_KEYS[order]}"
+        for order, names in orders.items()
+    ]
+    first = ""
+    if found and found[-1] > _LEADING:
+        first = (
+            f"; the first {_LEADING} of a layer, a pair as one, of {computed} that were computed "
+            "(all are in the data to download)"
+        )
+    return f"{first}; {'; '.join(keys)}"
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names)
+
+
+_KEYS = {
+    "residual": "what a step with the residual connection multiplies the direction by; the largest "
+    "leads",
+    "real": "the real part, by which a direction grows with depth where no norm is on the residual "
+    "stream; the largest leads",
+    "modulus": "the size, without the residual connection; the largest leads",
+}
+"""What the key of an order is."""
 
 
 def _value(data: Columns, i: int) -> complex:
@@ -82,6 +125,21 @@ def _regimes(data: Columns) -> Rows:
     after = next(iter(orders)) if len(orders) == 1 else "10x behind after"
     heads = ["layer", "regime", "target", "leading", "gap", after, "|F|"]
     return [*heads, "Henrici", "share Re λ < 0"], rows
+
+
+def _of_the_regimes(data: Columns) -> str:
+    """What the columns of the regimes stand for."""
+    orders = dict.fromkeys(data["order"])
+    after = "; ".join(
+        dict.fromkeys(f"{separation_heading(x)}: {separation_meaning(x)}" for x in orders)
+    )
+    return (
+        f"; gap: how far the leading eigenvalue is ahead of the second; {after}; |F|: largest "
+        "factor by which F stretches a state; Henrici: departure from normality, "
+        "sqrt(|F|² - Σ|λ|²) / |F| with Frobenius norms: 0 where eigenvectors are at right angles, "
+        "near 1 where eigenvalues say little about single steps; share Re λ < 0: of all d "
+        "eigenvalues; - where not all eigenvalues were computed"
+    )
 
 
 def _separation(data: Columns, i: int) -> str:
@@ -156,6 +214,14 @@ TABLES: dict[str, Callable[[Columns], Rows]] = {
     "sphere": _sphere,
     "trajectory": _trajectory,
 }
+
+
+NOTES: dict[str, Callable[[Columns], str]] = {
+    "eigenvalues": _of_the_eigenvalues,
+    "depth": _of_the_eigenvalues,
+    "regimes": _of_the_regimes,
+}
+"""What the caption of a table adds to its title."""
 
 
 def token_table(data: Columns) -> str:

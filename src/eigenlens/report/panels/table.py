@@ -24,8 +24,9 @@ _ROWS = (
         "Spectrum by depth",
         "spectrum",
         eigenvalues,
-        "Every eigenvalue of a layer by the key that decides what leads; the line joins the "
-        "leaders. A leader that stands clear of the cloud below it pulls tokens its way quickly.",
+        "The eigenvalues of each layer that were computed, of a large layer the leading ones, by "
+        "the key that decides what leads; the line joins the leaders. A leader that stands clear "
+        "of the cloud below it pulls tokens its way quickly.",
         "Eigenvalue keys of every layer as columns of points over depth, the leaders joined by a "
         "line.",
     ),
@@ -98,8 +99,10 @@ _ROWS = (
         "The deep stack, simulated",
         "simulate",
         trajectory,
-        "The model's own attention iterated far beyond its depth. Falling curves: tokens become "
-        "one direction, or reach the leading one (shown after whole passes).",
+        "The model's own attention iterated far beyond its depth: behind the last layer comes the "
+        "first again. Falling curves: tokens become one direction, or reach the leading one. The "
+        "angle to that one has a point where the last layer was applied, and none between, where "
+        "each layer draws tokens its own way.",
         "Curves on a logarithmic scale over steps.",
         what_is_dashed,
     ),
