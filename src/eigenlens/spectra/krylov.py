@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Complex, Float
+from jaxtyping import Bool, Complex, Float, Inexact
 
 from eigenlens.blas import two_at_once
 from eigenlens.spectra.certify import TOLERANCES, RawPairs
@@ -157,7 +157,9 @@ class Krylov:
                 else:
                     vectors[j + 1] = y / rest
                 h[j + 1, j] = rest
-            values, ritz = (x.astype(wide, copy=False) for x in np.linalg.eig(h[:size]))
+            # in float64 LAPACK is no slower on matrices of this size
+            found = np.linalg.eig(h[:size].astype(np.float64, copy=False))
+            values, ritz = (x.astype(wide, copy=False) for x in found)
             index = leading_first(values, order)
             values, ritz = values[index], ritz[:, index]
             shown = whole_pairs(values, k + self.extra)
@@ -210,11 +212,18 @@ def _may_lead(
         if h[size, size - 1] <= _AHEAD * np.abs(h[:size, :size]).max():
             break
         vectors[size] = y / h[size, size - 1]
-    values, ritz = np.linalg.eig(h[:size, :size])
+
+    def ahead(values: Inexact[np.ndarray, "m"]) -> Bool[np.ndarray, "m"]:
+        slack = _AHEAD * max(float(np.abs(values).max()), float(np.abs(last).max()), tiny)
+        return np.asarray(order.key(values) > order.key(last) + slack)
+
+    small = h[:size, :size].astype(np.float64)  # in which LAPACK is quicker, too
+    if not ahead(np.linalg.eigvals(small)).any():
+        return False
+    values, ritz = np.linalg.eig(small)
     largest = max(float(np.abs(values).max()), float(np.abs(last).max()), tiny)
     seen = h[size, size - 1] * np.abs(ritz[-1]) <= _SEEN * largest
-    ahead = order.key(values) > order.key(last) + _AHEAD * largest
-    return bool(np.any(seen & ahead))
+    return bool(np.any(seen & ahead(values)))
 
 
 def _orthogonal(
