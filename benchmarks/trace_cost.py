@@ -40,6 +40,7 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
     """Times of one model, in a process of its own."""
     import numpy as np
 
+    from eigenlens.blas import one_thread
     from eigenlens.live.batches import make_batches
     from eigenlens.live.capture import capture, capture_each
     from eigenlens.live.identity import check_circuits
@@ -91,8 +92,9 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
 
     def eigenvalues() -> None:
         """The one LAPACK call a state that exact singular values of all tokens take."""
-        for grams in made:
-            np.linalg.eigvalsh(grams)
+        with one_thread():  # or a second one spins on into what is measured next
+            for grams in made:
+                np.linalg.eigvalsh(grams)
 
     d = session.checkpoint.plans[0].geometry.d_model
     made = []

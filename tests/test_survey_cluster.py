@@ -432,7 +432,7 @@ def test_what_cannot_run_is_told_before(
         (["x", "--out", "out"], 1, "no such list, folder or file"),
         (["summary"], 2, "Missing argument 'DIR'"),
         (["summary", "nowhere"], 1, "no such folder"),
-        (["summary", "nowhere", "--out", "x.txt"], 1, "cannot tell the format"),
+        (["summary", "nowhere", "--out", "x.txt"], 2, "cannot tell the format"),
     ],
 )
 def test_wrong_usage(

@@ -51,7 +51,7 @@ class Batch:
     @property
     def advice(self) -> str:
         """`8 prompts of 64 tokens`, for messages."""
-        return f"{self.mask.shape[0]} prompts of {self.mask.shape[1]} tokens"
+        return size_text(*self.mask.shape)
 
     def flat(
         self, states: Any, keep: Bool[np.ndarray, "b n"] | None = None
@@ -72,6 +72,11 @@ class Batch:
         """Which prompt each row of `flat` belongs to."""
         chosen = self.mask if keep is None else keep
         return np.asarray(np.repeat(self.prompts, chosen.sum(axis=1)))
+
+
+def size_text(prompts: int, tokens: int) -> str:
+    """`8 prompts of 64 tokens`, for messages."""
+    return f"{count_text(prompts, 'prompt')} of {count_text(tokens, 'token')}"
 
 
 def first_prompts(batch: Batch, n: int) -> Batch:

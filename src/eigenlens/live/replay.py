@@ -15,6 +15,7 @@ import numpy as np
 from eigenlens.arrays import check_radius
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.errors import NumericsError, OptionError
+from eigenlens.live.batches import size_text
 from eigenlens.live.hooks import hooked, on_leave
 from eigenlens.live.precision import dtype_name
 from eigenlens.live.recipe import states_of
@@ -157,7 +158,7 @@ def attention_output(
     if weights:
         inner = [m for m in place.attention.modules() if any(m.children())]
         handles += [on_leave(m, leave) for m in inner]
-    with session.running(_advice(states)):
+    with session.running(size_text(*states.shape[:2])):
         real = norm == "real"
         inside = call.norm is not None and any(m is call.norm for m in place.attention.modules())
         if inside and not real:  # ESM's attention module normalises by itself
@@ -233,7 +234,7 @@ def block_output(
     if weights:
         inner = [m for m in place.attention.modules() if any(m.children())]
         handles += [on_leave(m, leave) for m in inner]
-    with session.running(_advice(states)), hooked(handles):
+    with session.running(size_text(*states.shape[:2])), hooked(handles):
         recipe = call.block_recipe.with_weights() if weights else call.block_recipe
         result: Any = states_of(session.torch, recipe(states))
     return result.detach().to(states.device), seen[0] if seen else None
@@ -327,7 +328,7 @@ def mix(
     if rotation is not None:
         Q = tensor(rotation)
         W_V, W_O = W_V @ Q.T, Q @ W_O
-    with session.running(_advice(values)):
+    with session.running(size_text(*values.shape[:2])):
         heads = (values @ W_V.T).unflatten(-1, (circuit.n_kv_heads, circuit.head_dim))
         shared = circuit.n_heads // circuit.n_kv_heads
         heads = heads.transpose(1, 2).repeat_interleave(shared, dim=1)
@@ -353,7 +354,3 @@ def _once_a_block(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
 
 def _wide(session: Session, x: Any) -> Any:
     return session.torch.promote_types(x.dtype, session.torch.float32)
-
-
-def _advice(states: Any) -> str:
-    return f"{states.shape[0]} prompts of {states.shape[1]} tokens"
