@@ -166,7 +166,9 @@ def test_long_prompts_are_cut_or_refused(tiny: Any) -> None:
         "1 of 2 prompts has more tokens than the model has positions (32): the rest is not used",
     )
     assert len(list(capture(session, batches))) == 1
-    with pytest.raises(OptionError, match="prompt 0 has 40 tokens, the model has 32 positions"):
+    with pytest.raises(
+        OptionError, match=r"prompt 0 \(counted from 0\) has 40 tokens, the model has 32 positions"
+    ):
         make_batches(session, long, truncation="error")
     assert make_batches(session, PROMPTS).warnings == ()
 

@@ -34,7 +34,7 @@ from eigenlens.report.steer_words import beside_addition, what_it_says, window_t
 from eigenlens.report.survey_page import survey_page
 from eigenlens.report.survey_tables import survey_sentences
 from eigenlens.report.trace_tables import trace_view
-from eigenlens.report.trace_words import call_phrase
+from eigenlens.report.trace_words import _beyond_untrained, call_phrase, trace_sentences
 from eigenlens.report.words import most_frequent
 from eigenlens.samples import sample_path
 from eigenlens.steering.measures import Cosines, Measure
@@ -420,3 +420,48 @@ def test_names_of_stacks_are_inert_and_one_thing_has_one_name() -> None:
     assert " cross:" not in text
     assert all("\x1b" not in where for _, where in regime_runs(result))
     assert any("b.cross 0" in where for _, where in regime_runs(result))
+
+
+# -- without nulls, and beside the untrained model -------------------------------------------------
+
+
+def test_a_tilt_is_claimed_as_far_as_intervals_carry() -> None:
+    """One layer whose interval holds 1/2 is not counted, and one that moves away is named."""
+    result = eigenlens.trace("sample:gpt2-tiny", nulls=False)
+    rows = [(0.7, (0.6, 0.8)), (0.55, (0.45, 0.65)), (0.45, (0.4, 0.55)), (0.2, (0.1, 0.3))]
+    layers = [
+        replace(x, rho=rho, rho_ci=ci) for x, (rho, ci) in zip(result.layers, rows, strict=True)
+    ]
+    told = trace_sentences(replace(result, layers=tuple(layers)))[-1]
+    assert "More often than not in 1 of 4 layers (0), by their whole interval;" in told
+    assert "not to be told in 2 (1-2);" in told
+    assert "most tokens move away in 1 (3);" in told
+    bare = [replace(x, rho_ci=None) for x in layers]
+    told = trace_sentences(replace(result, layers=tuple(bare)))[-1]
+    assert "in 2 of 4 layers (0-1); most tokens move away in 2 (2-3);" in told
+    assert "interval" not in told
+
+
+@pytest.mark.parametrize(
+    ("fresh", "said"),
+    [
+        ([0.8, 0.9, 0.1], "in 2 of them the untrained model tilts as much or more"),
+        ([0.8, 0.1, 0.1], ""),
+        ([0.7], "in it the untrained model"),
+        ([0.6], ""),
+    ],
+)
+def test_a_tilt_from_before_training_is_told(fresh: list[float], said: str) -> None:
+    rows = cast(Any, [SimpleNamespace(rho=0.7, nulls={"random_init": {"rho": x}}) for x in fresh])
+    assert (said in _beyond_untrained(rows)) if said else _beyond_untrained(rows) == ""
+    assert _beyond_untrained(cast(Any, [SimpleNamespace(rho=0.7, nulls={})])) == ""
+    assert _beyond_untrained([]) == ""
+
+
+def test_equal_F_does_not_mean_equal_models() -> None:
+    same = eigenlens.compare("sample:gpt2-tiny", "sample:gpt2-tiny")
+    (told,) = compare_sentences(same)
+    assert "F alone is compared: they may differ in feed-forward layers" in told
+    edited = replace(same, other={**same.other, "edits": 1})
+    (told,) = compare_sentences(edited)
+    assert "the edit that one of them holds is elsewhere" in told

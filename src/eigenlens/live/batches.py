@@ -212,8 +212,8 @@ def make_batches(
     if cut and truncation == "error":
         i, n = cut[0]
         raise OptionError(
-            f"prompt {i} has {n} tokens, the model has {limit} positions: shorten it, or let it be "
-            "cut"
+            f"prompt {i} (counted from 0) has {n} tokens, the model has {limit} positions: shorten "
+            "it, or have it cut with a warning (too_long, --too-long warn)"
         )
     verb = "has" if len(cut) == 1 else "have"
     warnings = [

@@ -253,6 +253,13 @@ def _rows(matches: Sequence[Match]) -> list[list[Match]]:
     return list(out.values())
 
 
+def _not_in_F(result: Comparison) -> str:
+    """What a comparison of F leaves open."""
+    edited = result.model.get("edits") != result.other.get("edits")
+    what = "the edit that one of them holds is elsewhere, as in" if edited else "they may differ in"
+    return f" F alone is compared: {what} feed-forward layers, norms or embeddings."
+
+
 def _place(index: int | None) -> str:
     return "-" if index is None else str(index + 1)
 
@@ -263,10 +270,11 @@ def compare_sentences(result: Comparison) -> list[str]:
     count, names = count_text(len(layers), "layer"), Names.of(layers)
     same = [x for x in layers if x.difference.identical]
     if len(same) == len(layers):
-        return [f"Nothing moved: F is the same, bit by bit, in {_all(result)}."]
+        return [f"Nothing moved: F is the same, bit by bit, in {_all(result)}.{_not_in_F(result)}"]
     moved = [x for x in layers if x.difference.is_real]
     if not moved:
-        return [f"Nothing moved beyond rounding in {_all(result)}: the two have the same F."]
+        told = f"Nothing moved beyond rounding in {_all(result)}: the two have the same F."
+        return [told + _not_in_F(result)]
     out = []
     top = result.ranking[0]
     where = f"{len(moved)} of {count}"

@@ -95,12 +95,32 @@ def _smaller(count: int, layers: Sequence[object], word: str) -> str:
 
 
 def _untested(result: Trace, word: str) -> str:
-    yes = [x for x in result.layers if x.rho > 0.5]
-    no = len(result.layers) == 1 and not yes
-    return (
+    """Without nulls: where rho is on which side of 1/2, as far as its interval carries."""
+    layers = result.layers
+    more, away = _clear(layers)
+    unclear = [x for x in layers if x not in more and x not in away]
+    no = len(layers) == 1 and not more
+    text = (
         f"{_QUESTION} {'Not more' if no else 'More'} often than not"
-        f"{_of(len(yes), result.layers, word)}{_where(result, yes)}; whether that is more than "
-        "chance only the nulls say (--nulls)."
+        f"{_of(len(more), layers, word)}{_where(result, more)}"
+    )
+    if len(layers) > 1:
+        sure = all(x.rho_ci is not None for x in layers)
+        text += ", by their whole interval" if sure and more else ""
+        if unclear:
+            text += f"; not to be told in {len(unclear)}{_where(result, unclear)}"
+        if away:
+            text += f"; most tokens move away in {len(away)}{_where(result, away)}"
+    return f"{text}; whether that is more than chance only the nulls say (--nulls)."
+
+
+def _clear(layers: Sequence[LayerTrace]) -> tuple[list[LayerTrace], list[LayerTrace]]:
+    """Layers with rho above and below 1/2, by the whole interval where there is one."""
+    low = [x.rho if x.rho_ci is None else x.rho_ci[0] for x in layers]
+    high = [x.rho if x.rho_ci is None else x.rho_ci[1] for x in layers]
+    return (
+        [x for x, rho in zip(layers, low, strict=True) if rho > 0.5],
+        [x for x, rho in zip(layers, high, strict=True) if rho < 0.5],
     )
 
 
@@ -112,7 +132,7 @@ def _caution(result: Trace, word: str) -> str:
     highs = [x.nulls["random_direction"]["quantiles"]["rho"][2] for x in layers if x.nulls]
     texts = [f"{h:.2f}" for h in (min(highs), max(highs))]
     reach = " to ".join(dict.fromkeys(texts))
-    text = f"That alone is no evidence: one random direction in 40 has a rho above {reach}"
+    text = f"That alone is no evidence: one random direction in 40 reaches a rho of {reach}"
     rotated = [x.nulls["matched_spectrum"] for x in layers if x.nulls]
     if None not in rotated:
         above = sum(x.rho > null["rho"] for x, null in zip(layers, rotated, strict=True))
@@ -138,7 +158,7 @@ def _answer(result: Trace, word: str) -> str:
     layers = result.layers
     yes = [x for x in layers if x.beyond]
     no = [x for x in layers if not x.beyond]
-    away = [x for x in no if (x.rho if x.rho_ci is None else x.rho_ci[1]) < 0.5]
+    _, away = _clear(no)
     how = (
         f"corrected p < {LEVEL:g}"
         if result.verdict["by"] == "p"
@@ -159,7 +179,7 @@ def _answer(result: Trace, word: str) -> str:
         text += ", where most tokens move away"
     elif away:
         text += f"; most tokens move away in {len(away)} of them{_where(result, away)}"
-    return f"{text}.{_beyond_rotated(result, yes)}"
+    return f"{text}.{_beyond_rotated(result, yes)}{_beyond_untrained(yes)}"
 
 
 def _border(result: Trace, word: str) -> str:
@@ -219,6 +239,18 @@ def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
     close = sum(x.rho > rho for x, rho in pairs) > len(both)
     less = "may do" if close else "does"
     return f"{text}{_where(result, both)}; in the others F rotated at random {less} as much."
+
+
+def _beyond_untrained(yes: Sequence[LayerTrace]) -> str:
+    """Whether most layers beyond random directions tilted as much before training."""
+    fresh = [(x.nulls or {}).get("random_init") for x in yes]
+    if not yes or None in fresh:
+        return ""
+    less = sum(x.rho <= f["rho"] for x, f in zip(yes, fresh, strict=True) if f)
+    if 2 * less <= len(yes):
+        return ""
+    own = "it" if len(yes) == 1 else f"{less} of them"
+    return f" Training did not make this: in {own} the untrained model tilts as much or more."
 
 
 def _end(result: Trace) -> list[str]:
