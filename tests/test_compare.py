@@ -559,3 +559,35 @@ def test_an_error_names_the_model(tmp_path: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(NumericsError, match=rf"damaged: tensor '{name}'"):
         eigenlens.compare("sample:bert-tiny", str(folder), layers=[1])
+
+
+def test_a_torn_pair_disturbs_no_eigenvalue_that_stayed() -> None:
+    """Whatever else there is: a crowd, or values whose distances an outlier makes look small."""
+    torn = (
+        (np.array([4.3025, 4.9344]), [4.6263 + 0.05j]),
+        (
+            np.array([4.7803, 4.8367]),
+            [4.9051 + 0.3j],
+        ),
+    )
+    for others in (
+        [0.5] * 60,
+        [0.5 + 1e-3 * i for i in range(60)],
+        [1e4, *(0.5 + 1e-4 * np.arange(6))],
+    ):
+        a, b = (listed([*reals, *others], pairs) for reals, pairs in torn)
+        found = match(a, b, "residual")
+        stayed = sorted(m.before.real for m in found if m.distance == 0)
+        assert stayed == sorted(float(x) for x in others)
+        assert {m.kind for m in found if m.distance} == {"pair", "real"}
+
+
+def listed(reals: list[float], pairs: list[complex]) -> Points:
+    """Points of a matrix with these eigenvalues, all of which lead."""
+    units = [[complex(r)] for r in reals] + [[p, p] for p in pairs]
+    units.sort(key=lambda u: -abs(1 + u[0]))
+    values, first = [], []
+    for unit in units:
+        first += [len(values)] * len(unit)
+        values += unit
+    return Points(np.array(values), np.full(len(values), 1e-12), tuple(first), len(values), -np.inf)

@@ -82,8 +82,38 @@ def test_other_devices_are_given_full_batches(tiny: Any) -> None:
 
     class Elsewhere:
         device = type("Device", (), {"type": "cuda"})()
+        model = session.model
 
     batches = make_batches(session, prompts, batch_size=2)
     assert batches.groups == [[0, 1], [2, 3]]
     batches = make_batches(session, [[5] * 30 + [6] * 30, *([[6]] * 3)][:4], batch_size=4)
     assert len(replace(batches, session=Elsewhere()).groups) == 1
+
+
+def test_prompts_share_no_batch_where_positions_are_scaled_to_its_length(tiny: Any) -> None:
+    """A short prompt beside a long one would be given the long one's positions."""
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=32,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4,
+            "long_factor": [4.0] * 4, "original_max_position_embeddings": 8,
+        },
+    )  # fmt: skip
+    session = session_of(LlamaModel(config).double().eval())
+    prompts = [[5, 6, 7, 8, 9], [3, 4] * 6, [7, 8, 9], [6, 7, 8, 9, 10]]
+    batches = make_batches(session, prompts, batch_size=4)
+    assert batches.groups == [[1], [0, 3], [2]]
+    alone = {
+        i: next(iter(capture(session, make_batches(session, [p])))).calls[-1].block[0]
+        for i, p in enumerate(prompts)
+    }
+    for captured in capture(session, batches):
+        for row, i in enumerate(captured.batch.prompts):
+            assert np.allclose(captured.calls[-1].block[row], alone[int(i)], rtol=0, atol=1e-12)
+    (other,) = capture(session, [batches.together()])  # what the rule is for
+    assert not np.allclose(other.calls[-1].block[1][:5], alone[0], rtol=0, atol=1e-6)

@@ -386,7 +386,7 @@ def test_a_text_that_repeats_itself_is_told() -> None:
     text = repetition_text([sound, stuck])
     assert text.startswith("In 1 of 2 texts the edited model repeats itself: behind 'A start' 20 %")
     assert "100 % in the unedited one" in text
-    assert repetition_text([sound]).startswith("In the 1 text the edited model does not repeat")
+    assert repetition_text([sound]).startswith("In the text the edited model does not repeat")
     both = replace(stuck, distinct={"before": 0.2, "after": 0.2})
     assert repetition_text([both]).endswith("The unedited model does so there as well.")
     assert repetition_text([replace(stuck, distinct={})]) == ""

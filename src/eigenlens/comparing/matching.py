@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Complex, Float
 
-from eigenlens.comparing.whole import torn, whole_assignment
+from eigenlens.comparing.whole import torn_part, whole_assignment
 from eigenlens.spectra.orders import ORDERS, whole_pairs
 from eigenlens.spectra.result import LayerSpectrum
+
+_FEW = 40  # leaders of both sides up to which all of them are assigned anew where a pair is torn
 
 KINDS: dict[str, str] = {
     "real": "a real eigenvalue in both",
@@ -119,10 +121,7 @@ def match(a: Points, b: Points, order: str) -> list[Match]:
     pair is torn: it stays a pair, or becomes two real values. Points that do not lead stay free at
     no cost. O((n_a + n_b)^3) at worst.
     """
-    partners = _assign(a, b)
-    ours, theirs = a.first, b.first
-    if torn(ours, theirs, partners):
-        partners = whole_assignment((a.values, ours, a.leaders), (b.values, theirs, b.leaders))
+    partners = _mended(a, b, _assign(a, b))
     key = ORDERS[order].key
     found = []
     for i, j in partners:
@@ -146,6 +145,33 @@ def match(a: Points, b: Points, order: str) -> list[Match]:
             )
         )
     return _once_a_pair(found)
+
+
+def _mended(a: Points, b: Points, partners: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The assignment with torn pairs made whole.
+
+    Of many leaders only what the torn ones hang together with is assigned anew.
+    """
+    part = torn_part(a.first, b.first, partners)
+    if part is None:
+        return partners
+    if a.leaders + b.leaders <= _FEW:
+        part = list(range(a.values.size)), list(range(b.values.size))
+    free = set(range(a.values.size)), set(range(b.values.size))
+    for i, j in partners:  # of a pair that has a partner neither member is free
+        free[0].difference_update(k for k, unit in enumerate(a.first) if unit == a.first[i])
+        free[1].difference_update(k for k, unit in enumerate(b.first) if unit == b.first[j])
+    ours, theirs = (sorted({*own, *rest}) for own, rest in zip(part, free, strict=True))
+    found = whole_assignment(_some(a, ours), _some(b, theirs))
+    kept = [(i, j) for i, j in partners if i not in part[0]]
+    return sorted([*kept, *((ours[i], theirs[j]) for i, j in found)])
+
+
+def _some(side: Points, chosen: list[int]) -> tuple[Complex[np.ndarray, "n"], list[int], int]:
+    """Some points, the first ones of their pairs, and how many of them lead."""
+    at = {point: place for place, point in enumerate(chosen)}
+    first = [at[side.first[point]] for point in chosen]
+    return side.values[chosen], first, sum(point < side.leaders for point in chosen)
 
 
 def _assign(a: Points, b: Points) -> list[tuple[int, int]]:

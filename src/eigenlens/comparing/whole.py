@@ -12,24 +12,44 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Complex, Float
 
-_NEAREST = 24
-"""Most partners of either kind that one value is tried with; of more leaders this is a limit."""
+Links = Sequence[tuple[int, int]]
+"""Indices of points of the two sides that became one another."""
 
 
-def torn(a: Sequence[int], b: Sequence[int], partners: Sequence[tuple[int, int]]) -> bool:
-    """Whether a pair shares its members out between a pair and anything else.
+def torn_part(
+    a: Sequence[int], b: Sequence[int], partners: Links
+) -> tuple[list[int], list[int]] | None:
+    """Points of either side that pairs which are torn have to do with; None if no pair is.
 
-    `a` and `b` give of every point the first one of its pair, of a real one itself.
+    A pair is torn if it shares its members out between a pair and anything else. With it belong
+    the points that its members' partners hang together with, whatever number of links away.
+
+    Parameters
+    ----------
+    a, b
+        Of every point the first one of its pair, of a real one itself.
+    partners
+        An assignment of single points.
     """
-    for one, other, links in ((a, b, partners), (b, a, [(j, i) for i, j in partners])):
-        size = {unit: sum(u == unit for u in other) for unit in set(other)}
-        met: dict[int, list[int]] = {}
-        for i, j in links:
-            met.setdefault(one[i], []).append(other[j])
-        for units in met.values():
-            if len(set(units)) > 1 and any(size[unit] > 1 for unit in units):
-                return True
-    return False
+    units = {(0, unit) for unit in a} | {(1, unit) for unit in b}
+    met: dict[tuple[int, int], set[tuple[int, int]]] = {unit: set() for unit in units}
+    for i, j in partners:
+        met[0, a[i]].add((1, b[j]))
+        met[1, b[j]].add((0, a[i]))
+    sizes = {(0, u): n for u, n in _units(a).items()} | {(1, u): n for u, n in _units(b).items()}
+    waiting = [u for u, with_ in met.items() if len(with_) > 1 and any(sizes[w] > 1 for w in with_)]
+    if not waiting:
+        return None
+    part: set[tuple[int, int]] = set()
+    while waiting:
+        unit = waiting.pop()
+        if unit not in part:
+            part.add(unit)
+            waiting += met[unit]
+    return (
+        [i for i, unit in enumerate(a) if (0, unit) in part],
+        [j for j, unit in enumerate(b) if (1, unit) in part],
+    )
 
 
 def whole_assignment(
@@ -98,7 +118,37 @@ def whole_assignment(
         options={"mip_rel_gap": 0.0},
     )
     chosen = [edge for edge, x in zip(edges, found.x, strict=False) if x > 0.5]
-    return _members(chosen, ours, theirs)
+    return _members(_exactly(chosen, z, w, ours, theirs), ours, theirs)
+
+
+def _exactly(
+    chosen: Links,
+    z: Complex[np.ndarray, "n"],
+    w: Complex[np.ndarray, "m"],
+    ours: dict[int, int],
+    theirs: dict[int, int],
+) -> list[tuple[int, int]]:
+    """The same pairs and values, those that stay whole and the others each assigned anew.
+
+    The programme counts distances below 1e-7 of the longest one as equal.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    out: list[tuple[int, int]] = []
+    for whole in (True, False):
+        kind = [(i, j) for i, j in chosen if (ours[i] == theirs[j] == 2) is whole]
+        if not kind:
+            continue
+        one, other = (np.array(side) for side in zip(*kind, strict=True))
+        cost = np.abs(z[one][:, None] - w[other][None, :])
+        if not whole:  # members of two pairs do not meet
+            pairs = [
+                [sizes[u] == 2 for u in side] for sizes, side in ((ours, one), (theirs, other))
+            ]
+            cost[np.ix_(*pairs)] = 1.0 + cost.max() * (len(kind) + 1)
+        rows, columns = linear_sum_assignment(cost)
+        out += zip(one[rows].tolist(), other[columns].tolist(), strict=True)
+    return out
 
 
 def _units(first: Sequence[int]) -> dict[int, int]:
@@ -121,7 +171,7 @@ def _edges(
 
     More than twice the number of leaders are never needed, since the others then leave one free.
     """
-    most = min(_NEAREST, 2 * (leaders_a + leaders_b) + 2)
+    most = 2 * (leaders_a + leaders_b) + 2
     found: set[tuple[int, int]] = set()
 
     def near(x: complex, values: Float[np.ndarray, "k"], units: dict[int, int]) -> list[int]:

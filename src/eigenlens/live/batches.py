@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from eigenlens.errors import OptionError
-from eigenlens.live.packing import DEAR, PER_CALL, packed
+from eigenlens.live.packing import DEAR, PER_CALL, by_length, packed
 from eigenlens.live.session import Session
+from eigenlens.live.steadiness import scales_positions
 from eigenlens.shown.words import count_text
 
 Side = Literal["right", "left"]
@@ -116,9 +117,12 @@ class Batches:
         """The prompts of each batch, longest first: memory runs out at once or never.
 
         As large as asked where that pads little. What a call costs beside its tokens is known of
-        CPUs; on other devices a batch is as large as it may be.
+        CPUs; on other devices a batch is as large as it may be. Where positions are scaled to the
+        length of a batch, prompts of one length alone share one, so that pads change nothing.
         """
         per_call = PER_CALL if self.session.device.type == "cpu" else DEAR
+        if scales_positions(self.session.model):
+            per_call = 0
         return packed([len(p) for p in self.prompts], self.batch_size, per_call)
 
     def __len__(self) -> int:
@@ -129,8 +133,7 @@ class Batches:
 
     def together(self) -> Batch:
         """All prompts as one batch, longest first."""
-        (everyone,) = packed([len(p) for p in self.prompts], len(self.prompts), DEAR)
-        return self._batch(everyone)
+        return self._batch(by_length([len(p) for p in self.prompts]))
 
     def _batch(self, chosen: Sequence[int]) -> Batch:
         session = self.session

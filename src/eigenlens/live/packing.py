@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 PER_CALL = 48
 """What one more call of the model costs, in tokens: measured on a CPU with models of 64 to 384
 dimensions, where anything from 32 to 64 does as well."""
-DEAR = 1 << 48
+DEAR = 1 << 40
 """A call that costs so much that there are as few as possible."""
+
+
+def by_length(lengths: Sequence[int]) -> list[int]:
+    """Positions, longest first; equal lengths keep their order."""
+    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
 
 
 def packed(lengths: Sequence[int], most: int, per_call: int = PER_CALL) -> list[list[int]]:
@@ -30,17 +37,16 @@ def packed(lengths: Sequence[int], most: int, per_call: int = PER_CALL) -> list[
     -------
     Positions in `lengths`. Equal lengths keep their order.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    order = by_length(lengths)
     n = len(order)
-    least, ends = [0] * (n + 1), [n] * (n + 1)
+    least, ends = np.zeros(n + 1, dtype=np.int64), [n] * (n + 1)
+    sizes = np.arange(1, min(most, n) + 1)
     for start in range(n - 1, -1, -1):
-        longest = lengths[order[start]]
-        # the fewest batches among the best: the largest first one
-        cost, minus_end = min(
-            (per_call + (end - start) * longest + least[end], -end)
-            for end in range(start + 1, min(n, start + most) + 1)
-        )
-        least[start], ends[start] = cost, -minus_end
+        size = min(most, n - start)
+        costs = sizes[:size] * lengths[order[start]] + least[start + 1 : start + 1 + size]
+        # of several best ones the largest first group: the fewest batches
+        best = size - 1 - int(np.argmin(costs[::-1]))
+        least[start], ends[start] = per_call + costs[best], start + best + 1
     groups, start = [], 0
     while start < n:
         groups.append(order[start : ends[start]])

@@ -68,6 +68,15 @@ def _scales(name: str, value: Any) -> bool:
     return name == "rope_type" and any(kind in _SCALED for kind in kinds)
 
 
+def scales_positions(model: Any) -> bool:
+    """Whether positions depend on the length of what a prompt is padded to."""
+    return any(
+        _scales(name, value)
+        for module in model.modules()
+        for name, value in list(vars(module).items())
+    )
+
+
 def _held(model: Any) -> Iterator[tuple[str, Any, int]]:
     """Names and values of the attributes of all modules, with a size or a count of changes."""
     for module in model.modules():

@@ -188,18 +188,21 @@ def repetition_text(found: Sequence[Continuation]) -> str:
         return ""
     after = [c.distinct["after"] for c in told]
     caught = [c for c in told if c.distinct["after"] < _REPEATS]
+    one = len(told) == 1
     count = count_text(len(told), "text")
     if not caught:
+        least = f"{_whole(min(after))} {'of its' if one else 'or more of the'} tokens"
         return (
-            f"In the {count} the edited model does not repeat itself: "
-            f"{_whole(min(after))} or more of the tokens of each are distinct."
+            f"In the {'text' if one else count} the edited model does not repeat itself: {least} "
+            f"{'' if one else 'of each '}are distinct."
         )
     worst = min(caught, key=lambda c: c.distinct["after"])
     usual = worst.distinct.get("before")
     beside = "" if usual is None else f", {_whole(usual)} in the unedited one"
+    where = "the text" if one else f"{len(caught)} of {count}"
     text = (
-        f"In {len(caught)} of {count} the edited model repeats itself: behind "
-        f"'{inert(worst.prompt)}' {_whole(worst.distinct['after'])} of the tokens are "
+        f"In {where} the edited model repeats itself: behind '{inert(worst.prompt)}' "
+        f"{_whole(worst.distinct['after'])} of the tokens are "
         f"distinct{beside}."
     )
     if all(c.distinct.get("before", 1.0) < _REPEATS for c in caught):
