@@ -134,6 +134,12 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     assert run(*args, code=2).stdout == ""
 
 
+@pytest.mark.parametrize("option", ["--order", "--dtype"])
+def test_a_refused_choice_is_told_in_no_words_of_a_library(option: str) -> None:
+    told = run("spectrum", ALBERT, option, "foo", code=2).stderr
+    assert f"'{option}': 'foo' is not one of" in told
+
+
 @pytest.mark.parametrize(
     ("args", "code"),
     [

@@ -137,4 +137,6 @@ def test_the_scale_of_every_collapse_measure_is_told(made: Report) -> None:
     assert "(1: one direction)" in legend
     assert "(1: one)" in legend
     assert "a few long tokens can decide them" in FIGURES["collapse"].caption
+    for shown in ("high/low ratio", "effective rank", "participation ratio", "stable rank"):
+        assert shown in FIGURES["collapse"].caption
     assert max(map(len, out.getvalue().splitlines())) <= 100

@@ -145,6 +145,7 @@ def test_a_pair_that_two_reals_became_is_one_row() -> None:
         rows = text.partition("where the leading eigenvalues")[2]
         assert rows.count("+0.900±0.500i") == 1
         assert rows.count(words) == 1
+        assert "blank: as above" in " ".join(rows.split())
         assert "+1.000" in rows
         assert "+0.800" in rows
 
@@ -152,6 +153,7 @@ def test_a_pair_that_two_reals_became_is_one_row() -> None:
 def test_what_is_followed_is_said_to_be_the_layer_that_changed_most() -> None:
     one = printed(eigenlens.compare(circuit(np.eye(4)), circuit(2 * np.eye(4))))
     assert "the largest |dF|/|F|" not in one
+    assert "blank:" not in one
     layers = [replace(circuit(np.diag([1.0, 0.5, 0.2, 0.1])), layer=i) for i in range(3)]
     other = [layers[0], replace(layers[1], W_O=1.5 * layers[1].W_O), layers[2]]
     several = printed(eigenlens.compare(layers, other))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+import eigenlens
 from eigenlens.dynamics.maps import LayerMap, l2_map, on_sphere
 from eigenlens.dynamics.masks import Mask, parse_mask
 from eigenlens.dynamics.matrices import MatrixLayer, random_starts
@@ -21,6 +22,7 @@ from eigenlens.dynamics.predict import (
 )
 from eigenlens.dynamics.run import Run, decay, iterate, unit
 from eigenlens.dynamics.stability import jacobian, leading_multipliers
+from eigenlens.errors import OptionError
 
 FULL, CAUSAL = Mask(), Mask(causal=True)
 
@@ -388,3 +390,12 @@ def test_jacobian_spectra_are_closed_under_conjugation() -> None:
     found = np.linalg.eigvals(J)
     assert_same_spectrum(J, found.conj(), 1e-9)
     assert np.abs(found.imag).max() > 0.1
+
+
+def test_an_unknown_mask_is_told_every_word_that_its_caller_takes() -> None:
+    with pytest.raises(OptionError, match="use full, causal or window:W"):
+        parse_mask("foo")
+    with pytest.raises(OptionError, match="use auto, full, causal or window:W"):
+        parse_mask("foo", "auto")
+    with pytest.raises(OptionError, match="use auto, full, causal or window:W"):
+        eigenlens.simulate("sample:gpt2-tiny", mask="foo")

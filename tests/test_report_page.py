@@ -283,6 +283,16 @@ def test_the_predicted_line_has_the_predicted_slope(made: Report) -> None:
         assert (dashed in caption) is told
         assert ("predicted slope" in html.split("</figure>", 1)[1]) is told
         assert caption.startswith("The model&#x27;s own attention")
+    # And of points where some steps end no pass: those of the angle, which are marked.
+    one = replace(planted, options={**planted.options, "layers": [0]})
+    for result, marked in ((planted, True), (one, False)):
+        data = trajectory(result)
+        plot = {t["name"]: t for t in PLOTS["trajectory"](data)["data"]}
+        angle = plot["sine of the angle to the target"]
+        assert ("markers" in angle["mode"]) is marked
+        assert (len(angle["x"]) < len(data["step"])) is marked
+        assert "markers" not in plot["disagreement"]["mode"]
+        assert ("Points, joined by a line" in FIGURES["trajectory"].further(data)) is marked
 
 
 # -- the page --------------------------------------------------------------------------------------

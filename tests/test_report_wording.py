@@ -263,6 +263,8 @@ def test_only_points_of_a_tested_claim_are_filled(traced: eigenlens.Trace) -> No
             for x in line.get_xdata()
         ]
         assert full == ([1] if number == 0 else [])
+    assert "turned: the other axis" in FIGURES["tokens"].caption
+    assert "JSON" not in "".join(figure.caption for figure in FIGURES.values())
     caption = FIGURES["alignment"].caption
     assert "Only the points of rho can be filled, where its corrected p is below .05" in caption
     assert "Gamma and gain are not tested" in caption

@@ -181,7 +181,10 @@ def test_the_tolerance_that_is_told_is_the_one_that_was_used(angle: float) -> No
     found = simulate_matrices(F, n_tokens=4, steps=6, tolerance=Tolerance(angle=angle))
     assert found.options["angle_tolerance"] == angle
     assert found.outcome.label == "unsettled"
-    assert f"they count as one within {angle:g} rad" in _none(found, "")
+    text = _none(found, "")
+    told = re.search(rf"they count as one within {angle:g} rad, a cosine of 1 - (\S+)\)", text)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(angle**2 / 2, rel=0.05)
 
 
 @pytest.mark.parametrize("cosine", [1 + 1e-7, 1.0, 1 - 1e-17])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -275,7 +276,9 @@ def test_the_sentence_tells_how_many_and_how_long() -> None:
     assert "and still moved after 30 steps; foretold is, in the end, consensus along v1" in (
         outcome_sentence(one)
     )
+    assert re.search(r"ends in v1 \(\S+\)\s+in the end\s+\S+ degrees off so far", printed(one))
     done = simulate_matrices(F, steps=1200, starts=24, **options)
+    assert re.search(r"ends in v1 \(\S+\)\s+yes\s+\S+ degrees off\s", printed(done))
     assert too_short_sentence(done) == ""
     assert "share, interval: of all 24 starts" in " ".join(printed(done).split())
 

@@ -198,8 +198,12 @@ def told(trace: eigenlens.Trace) -> Any:
 def test_a_peak_of_a_shared_layer_is_told_by_its_step(made: Report) -> None:
     cosines = [0.2, 0.5, 0.8, 0.4]
     shared = with_cosines(made, cosines, layer=0)
-    assert "with a peak of 0.800 after step 2" in told(shared).detail
-    assert "with a peak of 0.800 after layer 2" in told(with_cosines(made, cosines)).detail
+    assert "with a peak of 0.800 after the block of step 2" in told(shared).detail
+    blocks = with_cosines(made, cosines)
+    assert "with a peak of 0.800 after the block of layer 2" in told(blocks).detail
+    alone = [replace(x, collapse=x.collapse_block, collapse_block=None) for x in blocks.layers]
+    attention = replace(blocks, layers=tuple(alone))
+    assert "with a peak of 0.800 after layer 2" in told(attention).detail
     text = rank_sentence(9.0, [5.0, 1.0, 5.0, 8.0], shared.layers, shared.layers)
     assert text.endswith("between them down to 1.0 after step 1")
     states = {"stable_rank": 1.0, "frobenius_residual": 0.9}

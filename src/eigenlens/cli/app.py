@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from eigenlens.cli.apply import apply
-from eigenlens.cli.boundary import boundary, may_be_left
+from eigenlens.cli.boundary import boundary, may_be_left, own_words
 from eigenlens.cli.cache import app as cache_app
 from eigenlens.cli.compare import compare
 from eigenlens.cli.inspect import inspect
@@ -36,7 +36,7 @@ class Commands(TyperGroup):
 
     def invoke(self, *args: Any, **options: Any) -> Any:
         """Run a command, or print its help."""
-        with may_be_left():
+        with may_be_left(), own_words():
             return super().invoke(*args, **options)
 
 

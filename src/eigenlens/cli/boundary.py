@@ -67,6 +67,16 @@ def may_be_left() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
+@contextmanager
+def own_words() -> Iterator[None]:
+    """Take what a validating library puts before the message of a refused value off it."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        error.message = error.message.removeprefix("Value error, ")
+        raise
+
+
 def inert_lines(text: str) -> str:
     """Several lines, each `inert`: messages in a traceback hold names of the model."""
     return "\n".join(map(inert, text.splitlines()))

@@ -39,7 +39,8 @@ class Difference:
     rounding
         Up to here `norm` is rounding: ``8 eps |L|_F |R|_F`` of the stacked factors.
     rank
-        Number of singular values of the difference beyond `rounding`.
+        Number of singular values of the difference beyond `rounding`. What rounding of the weights
+        left when they were stored counts: a rank-one edit saved in float32 may have full rank.
     effective_rank
         ``exp(-sum p log p)``, ``p = sigma / sum sigma`` over these (Roy and Vetterli, 2007);
         0 where there is none.

@@ -127,7 +127,7 @@ def simulate_model(
     if form not in ("auto", *FORMS):
         raise OptionError(f"form {form!r} is unknown; use one of auto, {', '.join(FORMS)}")
     if mask != "auto":
-        parse_mask(mask)
+        parse_mask(mask, "auto")
     if dtype not in DTYPES:
         raise OptionError(f"dtype {dtype!r} is unknown; use one of {', '.join(DTYPES)}")
     if starts is not None and starts < 1:

@@ -54,8 +54,10 @@ class Mask:
         return "causal" if self.causal else "full"
 
 
-def parse_mask(text: str) -> Mask:
+def parse_mask(text: str, *others: str) -> Mask:
     """``full``, ``causal`` or ``window:W`` (causal, the last W tokens).
+
+    `others` are words that the caller takes besides, for the message alone.
 
     Raises
     ------
@@ -66,5 +68,6 @@ def parse_mask(text: str) -> Mask:
         return Mask(causal=text == "causal")
     match = re.fullmatch(r"window:(\d{1,9})", text)
     if not match or int(match[1]) < 1:
-        raise OptionError(f"mask {text!r} is unknown; use full, causal or window:W with W >= 1")
+        words = ", ".join((*others, "full", "causal"))
+        raise OptionError(f"mask {text!r} is unknown; use {words} or window:W with W >= 1")
     return Mask(causal=True, window=int(match[1]))

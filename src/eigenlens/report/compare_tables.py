@@ -225,7 +225,8 @@ def _followed(x: LayerComparison, names: Names, among: int) -> Iterator[Renderab
     )
     leaders = [m.before for m in x.matches if 0 in (m.index_before, m.index_after)]
     places = _telling(x.matches, leader_decimals(leaders))
-    for group in _rows(x.matches):
+    rows = _rows(x.matches)
+    for group in rows:
         # What became two has two lines, of which the column of the other side fills one.
         cells = [
             [complex_text(m.before, places) for m in group],
@@ -241,7 +242,8 @@ def _followed(x: LayerComparison, names: Names, among: int) -> Iterator[Renderab
         table.add_row(*("\n".join(lines) for lines in cells), what)
     shifts = [shift_text(m, places) for m in x.matches]
     yield table
-    yield Text(_FOLLOWED + relative_note(shifts), style="dim")
+    blank = "; blank: as above" if any(len(group) > 1 for group in rows) else ""
+    yield Text(_FOLLOWED + blank + relative_note(shifts), style="dim")
 
 
 def _rows(matches: Sequence[Match]) -> list[list[Match]]:

@@ -101,15 +101,17 @@ def _target_text(result: Simulation) -> str:
 
 def _yes(result: Simulation) -> str:
     p = result.outcome.predicted
+    # Beside a distance that is still shrinking, a bare "yes" would read as a failed prediction.
+    yes = "yes" if result.outcome.settled else "in the end"
     if result.outcome.target in ("span", "kernel"):
-        return "yes"
-    return _NOT if p is None else "yes" if p.stable else "no"
+        return yes
+    return _NOT if p is None else yes if p.stable else "no"
 
 
 def _distance(result: Simulation) -> str:
     degrees = math.degrees(result.outcome.distance)
     shown = f"{degrees:.1f}" if degrees >= 0.1 else f"{degrees:.1g}"
-    return f"{shown} degrees off"
+    return f"{shown} degrees off{'' if result.outcome.settled else ' so far'}"
 
 
 def outcome_sentence(result: Simulation) -> str:
@@ -250,14 +252,20 @@ def _none(result: Simulation, since: str) -> str:
     if result.outcome.balanced:
         return "Tokens spread out until their directions sum to nearly 0"
     cosine = result.trajectory[-1]["cosine"]
-    size = f"{cosine:.3f}"
-    if cosine >= 0.9995:  # of equal tokens 1 up to rounding, on either side
-        size = f"1 - {max(1 - cosine, sys.float_info.epsilon):.1g}"
+    angle = result.options["angle_tolerance"]
     steps = count_text(result.trajectory[-1]["step"], "step")
     return (
-        f"Tokens had not become one direction after {steps} (mean cosine {size}; they count "
-        f"as one within {result.options['angle_tolerance']:g} rad)"
+        f"Tokens had not become one direction after {steps} (mean cosine "
+        f"{_cosine(1 - cosine)}; they count as one within {angle:g} rad, a cosine of "
+        f"{_cosine(2 * math.sin(angle / 2) ** 2)})"
     )
+
+
+def _cosine(below: float) -> str:
+    """A cosine that is `below` one; of equal tokens it is 1 up to rounding, on either side."""
+    if below > 0.0005:
+        return f"{1 - below:.3f}"
+    return f"1 - {max(below, sys.float_info.epsilon):.1g}"
 
 
 _HAPPENED: dict[str, Callable[[Simulation, str], str]] = {

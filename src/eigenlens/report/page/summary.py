@@ -202,7 +202,8 @@ def _alike(result: Trace, stack: StackTrace) -> tuple[str, str] | None:
     )
     if values[peak] > max(before, after) + _RISE:
         where = call_phrase(own[peak], result.layers)
-        text += f", with a peak of {values[peak]:.3f} after {where}"
+        state = "the block of " * (own[peak].collapse_block is not None)
+        text += f", with a peak of {values[peak]:.3f} after {state}{where}"
     ranks = [(x.collapse_block or x.collapse).get("effective_rank") for x in own]
     start = stack.start.get("effective_rank")
     parts = [text, rank_sentence(start, ranks, own, result.layers)]

@@ -54,10 +54,20 @@ def trajectory(result: Simulation) -> Columns:
     return data
 
 
-def what_is_dashed(data: Columns) -> str:
-    """What a caption says of the foretold lines: nothing where none is drawn."""
-    drawn = any(v is not None for name in PREDICTED for v in data[f"predicted_{name}"])
-    return "Dashed: the slopes that the eigenvalues foretell." if drawn else ""
+def what_is_drawn(data: Columns) -> str:
+    """What a caption says of the points of the angle and of foretold lines, where they are drawn.
+
+    Where one layer is iterated, every step ends a pass, and no point is left out.
+    """
+    told = []
+    if not all(data["whole"]):
+        told.append(
+            "Points, joined by a line: the angle where the last layer was applied; between them "
+            "each layer draws tokens its own way."
+        )
+    if any(v is not None for name in PREDICTED for v in data[f"predicted_{name}"]):
+        told.append("Dashed: the slopes that the eigenvalues foretell.")
+    return " ".join(told)
 
 
 def _slopes(result: Simulation) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eigenlens.report.panels.figure import Figure
-from eigenlens.report.panels.simulations import trajectory, what_is_dashed
+from eigenlens.report.panels.simulations import trajectory, what_is_drawn
 from eigenlens.report.panels.spectra import eigenvalues, heads, regimes, tokens, what_grows
 from eigenlens.report.panels.sphere import sphere
 from eigenlens.report.panels.traces import alignment, collapse
@@ -48,8 +48,7 @@ _ROWS = (
         "Trace ratio: +1 for a head that copies what it sees, -1 for one that inverts it. "
         "Copying: the same through the vocabulary. Share of leading: the part of the layer's "
         "leading eigenvalue that comes from the head, as a fraction of it (real part; all heads "
-        "together: 1). The JSON field share is the same not divided by the eigenvalue, a complex "
-        "number.",
+        "together: 1).",
         "Map of layers by attention heads, coloured from inverting to copying.",
     ),
     Figure(
@@ -58,7 +57,8 @@ _ROWS = (
         "spectrum",
         tokens,
         "Tokens at both ends of what the leading direction writes (right eigenvector) and of what "
-        "it reads (left eigenvector). A sign carries no meaning: the two ends may be swapped.",
+        "it reads (left eigenvector); turned: the other axis of the plane of a complex pair. A "
+        "sign carries no meaning: the two ends may be swapped.",
         "Table of the tokens that the leading direction of every layer writes and reads.",
     ),
     Figure(
@@ -80,7 +80,11 @@ _ROWS = (
         "How alike the tokens are: cosines near 1, residuals near 0 and ranks near 1, all three "
         "together, mean that tokens have become one direction. Cosines count every token alike; "
         "residuals and ranks go by length, so a few long tokens can decide them. Solid: after "
-        "attention; dotted: after the whole block, with its feed-forward part.",
+        "attention; dotted: after the whole block, with its feed-forward part. Residuals: the size "
+        "of what the tokens do not share over the size of all, by two norms; high/low ratio: the "
+        "same over the size of what they share, their mean. Ranks: how many directions the tokens "
+        "fill, by singular values (effective rank), by their squares (participation ratio) or by "
+        "their squares against the largest (stable rank).",
         "Three panels over depth: mean cosines, residuals without the mean token, and ranks.",
     ),
     Figure(
@@ -100,11 +104,9 @@ _ROWS = (
         "simulate",
         trajectory,
         "The model's own attention iterated far beyond its depth: behind the last layer comes the "
-        "first again. Falling curves: tokens become one direction, or reach the leading one. The "
-        "angle to that one has a point where the last layer was applied, and none between, where "
-        "each layer draws tokens its own way.",
+        "first again. Falling curves: tokens become one direction, or reach the leading one.",
         "Curves on a logarithmic scale over steps.",
-        what_is_dashed,
+        what_is_drawn,
     ),
 )
 

@@ -34,7 +34,8 @@ def trajectory(data: Columns) -> Plot:
         traces.append(
             {
                 "type": "scatter",
-                "mode": "lines",
+                "mode": "lines" if len(rows) == len(data["whole"]) else "lines+markers",
+                "marker": {"size": 5},
                 "name": CURVES[name],
                 "x": [data["step"][i] for i in rows],
                 "y": values,
