@@ -143,14 +143,12 @@ def report(scratch: Path, runs: int) -> None:
         told = f"{ratio:.2f}, median {middle:.2f} (capture and eigvalsh alone {least:.2f})"
         met = ratio <= MOST and middle <= MOST
         says.append(goal(f"{name}: <= {MOST:g}x a forward pass", told, met))
+    print("Tracing the default prompts without nulls against forward passes with hidden states")
+    print(f"over the same prompts, in turn for at least {SECONDS:g} s and {runs} rounds: ratios of")
+    print("the best of all, median and quartiles of the ratios round by round, and to a plain pass")
     print(
-        "Tracing the default prompts without nulls against forward passes with hidden states over"
+        "over prompts sorted by length; once a session, in seconds: spectra, and the check of F\n"
     )
-    print(
-        f"the same prompts, in turn for at least {SECONDS:g} s and {runs} rounds: ratios of the best"
-    )
-    print("of all, median and quartiles of the ratios round by round, and to a plain pass over")
-    print("prompts sorted by length; once a session, in seconds: spectra, and the check of F\n")
     print(table(rows), end="\n\n")
     print(*says, sep="\n")
 
