@@ -144,11 +144,10 @@ def report(scratch: Path, runs: int) -> None:
         met = ratio <= MOST and middle <= MOST
         says.append(goal(f"{name}: <= {MOST:g}x a forward pass", told, met))
     print("Tracing the default prompts without nulls against forward passes with hidden states")
-    print(f"over the same prompts, in turn for at least {SECONDS:g} s and {runs} rounds: ratios of")
-    print("the best of all, median and quartiles of the ratios round by round, and to a plain pass")
-    print(
-        "over prompts sorted by length; once a session, in seconds: spectra, and the check of F\n"
-    )
+    print(f"over the same prompts, in turn for at least {SECONDS:g} s and {runs} rounds: the ratio")
+    print("of the best of all, median and quartiles of the ratios round by round, and the ratio to")
+    print("a plain pass over prompts sorted by length; once a session, in seconds: spectra and the")
+    print("check of F\n")
     print(table(rows), end="\n\n")
     print(*says, sep="\n")
 
