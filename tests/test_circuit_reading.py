@@ -31,10 +31,10 @@ def llama(
     folder: Path,
     dtype: Any = ml_dtypes.bfloat16,
     layers: int = 3,
-    spoil: int | None = None,
+    spoil: tuple[str, int, float] | None = None,
     fused: bool = False,
 ) -> Path:
-    """A grouped-query decoder; `spoil` puts an infinity into W_O of layer 1 at that row.
+    """A grouped-query decoder; `spoil` puts a number into a projection of layer 1 at that row.
 
     `fused` is Phi-3, whose values lie behind queries and keys in one tensor.
     """
@@ -47,7 +47,8 @@ def llama(
         tensors[f"{at}.self_attn.o_proj.weight"] = 0.2 * rng.standard_normal((D, HEADS * H))
         tensors[f"{at}.input_layernorm.weight"] = rng.uniform(0.5, 1.5, D)
     if spoil is not None:
-        tensors["model.layers.1.self_attn.o_proj.weight"][spoil, 7] = np.inf
+        name, row, value = spoil
+        tensors[f"model.layers.1.self_attn.{name}_proj.weight"][row, 7] = value
     folder.mkdir(exist_ok=True)
     save_file({k: v.astype(dtype) for k, v in tensors.items()}, folder / "model.safetensors")
     config = {
@@ -127,16 +128,26 @@ def test_no_more_than_a_block_is_in_memory_as_stored(
     assert max(sizes) == D * HEADS * H
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ["v", "o"])
 @pytest.mark.parametrize("block", [60, 1 << 18])
 def test_what_is_not_finite_is_counted_over_the_whole_tensor(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block: int, name: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(widening, "BLOCK", block)
-    folder = llama(tmp_path / "m", spoil=17)
-    where = r"'model.layers.1.self_attn.o_proj.weight' has 1 entries .*the first at \(17, 7\)"
+    folder = llama(tmp_path / "m", spoil=(name, 5, value))
+    where = rf"'model.layers.1.self_attn.{name}_proj.weight' has 1 entries .*the first at \(5, 7\)"
     with pytest.raises(NumericsError, match=where):
         eigenlens.spectrum(folder)
     assert len(eigenlens.spectrum(folder, layers=[0, 2]).layers) == 2
+
+
+def test_large_but_finite_weights_are_read(tmp_path: Path) -> None:
+    """Their squares overflow, which is no damage to the file."""
+    checkpoint = open_checkpoint(llama(tmp_path / "m", spoil=("o", 5, 1e30)))
+    found = checkpoint.circuits().grouped(1, "float32")
+    assert np.abs(found.grouped_output("float32")).max() == pytest.approx(1e30, rel=1e-2)
+    assert len(eigenlens.spectrum(checkpoint, layers=[1], dtype="float64").layers) == 1
 
 
 def test_what_does_not_lie_in_runs_is_read_whole(tmp_path: Path) -> None:

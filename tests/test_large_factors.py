@@ -161,7 +161,12 @@ def test_sizes_of_factors_by_blocks(
     a = LowRank(L, R)
     variance = np.square(L) @ np.square(R)
     expected = np.sqrt(variance.sum(axis=1).max()) + np.sqrt(variance.sum(axis=0).max())
-    assert product_rounding(a) == pytest.approx(expected, rel=1e-13)
+    squares = (L**2).sum(axis=0), (R**2).sum(axis=1)
+    for _ in range(2):  # by passes over the factors, then from their Gram matrices
+        assert product_rounding(a) == pytest.approx(expected, rel=1e-13)
+        for found, known in zip(a.inner_squares(), squares, strict=True):
+            np.testing.assert_allclose(found, known, rtol=1e-13)
+        _ = a.grams
     left, right = a.exponents
     assert np.array_equal(left, np.frexp(np.abs(L).max(axis=0))[1])
     assert np.array_equal(right, np.frexp(np.abs(R).max(axis=1))[1])

@@ -19,10 +19,21 @@ BLOCK = 1 << 18  # weights that are widened at a time, within a core's cache
 
 Take = Callable[[slice], Float[np.ndarray, "b m"]]
 """Gives the stored form of some rows."""
+Look = Callable[[Float[np.ndarray, "..."]], None]
+"""Is shown some rows in their wide form, while they are in the cache."""
+
+
+def _unseen(rows: Float[np.ndarray, "..."]) -> None:
+    """A look at nothing."""
 
 
 def widened(
-    take: Take, shape: tuple[int, int], dtype: Any, *, in_order: bool = False
+    take: Take,
+    shape: tuple[int, int],
+    dtype: Any,
+    look: Look = _unseen,
+    *,
+    in_order: bool = False,
 ) -> Float[np.ndarray, "n m"]:
     """All rows in `dtype`, those of a large matrix by two threads.
 
@@ -34,6 +45,8 @@ def widened(
         Of the whole.
     dtype
         `float32` or `float64`.
+    look
+        Is shown every block.
     in_order
         Take the blocks one after the other, from the first to the last.
     """
@@ -41,6 +54,7 @@ def widened(
 
     def widen(rows: slice) -> None:
         wide[rows] = upcast(take(rows), dtype)
+        look(wide[rows])
 
     _each_block(widen, *shape, in_order)
     return wide
@@ -52,6 +66,7 @@ def summed(
     n_kv_heads: int,
     head_dim: int,
     dtype: Any,
+    look: Look = _unseen,
     *,
     in_order: bool = False,
 ) -> Float[np.ndarray, "d r"]:
@@ -63,13 +78,15 @@ def summed(
     d, columns = shape
     group = columns // (n_kv_heads * head_dim)
     if group == 1:
-        return widened(take, shape, dtype, in_order=in_order)
+        return widened(take, shape, dtype, look, in_order=in_order)
     total = np.empty((d, n_kv_heads, head_dim), dtype=dtype)
     ones = np.ones(group, dtype=dtype)  # products add up three times as fast as np.sum
 
     def fold(rows: slice) -> None:
         split = upcast(take(rows), dtype).reshape(-1, n_kv_heads, group, head_dim)
-        np.matmul(ones, split, out=total[rows])
+        with np.errstate(all="ignore"):  # what is not finite shows in the sum
+            np.matmul(ones, split, out=total[rows])
+        look(total[rows])
 
     _each_block(fold, d, columns, in_order)
     return total.reshape(d, n_kv_heads * head_dim)

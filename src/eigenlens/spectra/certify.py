@@ -211,7 +211,7 @@ def not_annihilated(
     and a zero vector would have residual 0.
     """
     eps = float(np.finfo(a.dtype).eps)
-    floor = 100 * eps * np.linalg.norm(a.left), 100 * eps * np.linalg.norm(a.right)
+    floor = [100 * eps * math.sqrt(squares.sum()) for squares in a.inner_squares()]
     return np.asarray(
         (np.linalg.norm(right, axis=0) > floor[0]) & (np.linalg.norm(left, axis=0) > floor[1])
     )

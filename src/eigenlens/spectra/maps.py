@@ -116,6 +116,22 @@ class LowRank:
             return self.grams
         return _narrow_gram(self.left), _narrow_gram(self.right.T)
 
+    def inner_squares(self) -> tuple[Float[np.ndarray, "r"], Float[np.ndarray, "r"]]:
+        """``|L_j|^2`` and ``|R_j|^2`` of every inner index; of Gram matrices, if they are there."""
+        for name in ("grams", "rough_grams"):
+            if name in vars(self):
+                outer, inner = getattr(self, name)
+                return outer.diagonal(), inner.diagonal()
+
+        def of_left(rows: slice) -> Float[np.ndarray, "r"]:
+            return np.asarray(np.einsum("dr,dr->r", self.left[rows], self.left[rows]))
+
+        def of_right(rows: slice) -> Float[np.ndarray, "_m"]:
+            return np.asarray(np.einsum("rd,rd->r", self.right[rows], self.right[rows]))
+
+        left = np.sum(of_row_blocks(of_left, *self.left.shape), axis=0)
+        return left, np.concatenate(of_row_blocks(of_right, *self.right.shape))
+
     def row_space(self) -> Float[np.ndarray, "d m"]:
         """Orthonormal basis of the row space, whose complement is ker A; O(d r^2).
 

@@ -24,20 +24,10 @@ def product_rounding(a: LinearMap) -> float:
     if isinstance(a, Full):
         return 0.0
     left, right = a.left, a.right
-    inner = np.concatenate(
-        of_row_blocks(lambda rows: np.einsum("rd,rd->r", right[rows], right[rows]), *right.shape)
-    )
-
-    def of_left(rows: slice) -> tuple[float, Float[np.ndarray, "r"]]:
-        squares = np.square(left[rows])
-        return float((squares @ inner).max()), np.ones(len(squares), squares.dtype) @ squares
-
-    tops, sums = zip(*of_row_blocks(of_left, *left.shape), strict=True)
-    outer = np.sum(sums, axis=0)
-    columns = np.sum(
-        of_row_blocks(lambda rows: outer[rows] @ np.square(right[rows]), *right.shape), axis=0
-    )
-    return math.sqrt(max(tops)) + math.sqrt(float(columns.max()))
+    outer, inner = a.inner_squares()
+    rows = of_row_blocks(lambda some: float((left[some] ** 2 @ inner).max()), *left.shape)
+    columns = of_row_blocks(lambda some: outer[some] @ right[some] ** 2, *right.shape)
+    return math.sqrt(max(rows)) + math.sqrt(float(np.sum(columns, axis=0).max()))
 
 
 def spectral_norm(a: LinearMap, seed: int = 0) -> float:

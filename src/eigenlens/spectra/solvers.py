@@ -140,8 +140,9 @@ def eigenpairs(
     methods = choose_solvers(solver, size, k, seed)
     low_rank = isinstance(a, LowRank) and size < a.d
     a, exponent = normalised(a)
-    rounding = product_rounding(a)
+    rounding: float | None = None
     if isinstance(a, LowRank) and not low_rank:
+        rounding = product_rounding(a)
         a = Full(a.dense())  # nothing is gained by factors as large as the matrix
         a, more = normalised(a)
         exponent, rounding = exponent + more, math.ldexp(rounding, -more)
@@ -156,9 +157,12 @@ def _certified(
     order: Order,
     methods: Sequence[Solver],
     seed: int,
-    rounding: float,
+    rounding: float | None,
 ) -> Eigenpairs:
-    """Pairs that meet the tolerance, of a map that is normalised."""
+    """Pairs that meet the tolerance, of a map that is normalised.
+
+    `rounding` is that of the product where the map is one; None where it is in factors still.
+    """
     size, low_rank, tolerance = a.rank_bound, isinstance(a, LowRank), TOLERANCES[a.dtype.name]
     core = a.core()
     full: RawPairs | None = None
@@ -169,6 +173,8 @@ def _certified(
         norm = spectral_norm(a, seed)
     if norm == 0.0:
         return of_zero(a, k)
+    if rounding is None:  # after the norm, whose Gram matrices serve it
+        rounding = product_rounding(a)
     worst = np.inf
     if isinstance(a, LowRank) and full is not None:
         found = in_core.certify_in_core(a, core, norm, full, order, "dense-core", rounding)
