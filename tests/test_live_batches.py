@@ -163,8 +163,12 @@ def test_long_prompts_are_cut_or_refused(tiny: Any) -> None:
     batches = make_batches(session, long)
     assert [len(p) for p in batches.prompts] == [32, 3]
     assert batches.warnings == (
-        "1 of 2 prompts has more tokens than the model has positions (32): the rest is not used",
+        "1 of 2 prompts has more tokens than the model has positions (32): the rest is not used "
+        "(prompt 0, counted from 0, has 40)",
     )
+    (several,) = make_batches(session, [[5] * 33, [6] * 3, [7] * 41, [8] * 41]).warnings
+    assert several.startswith("3 of 4 prompts have more tokens")
+    assert several.endswith("(the longest, prompt 2, counted from 0, has 41)")
     assert len(list(capture(session, batches))) == 1
     with pytest.raises(
         OptionError, match=r"prompt 0 \(counted from 0\) has 40 tokens, the model has 32 positions"

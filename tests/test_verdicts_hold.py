@@ -450,6 +450,7 @@ def test_a_tilt_is_claimed_as_far_as_intervals_carry() -> None:
     ("fresh", "said"),
     [
         ([0.8, 0.9, 0.1], "in 2 of them the untrained model tilts as much or more"),
+        ([0.8, 0.9, 0.7], "in all of them the untrained model tilts as much or more"),
         ([0.8, 0.1, 0.1], ""),
         ([0.7], "in it the untrained model"),
         ([0.6], ""),

@@ -219,9 +219,12 @@ def make_batches(
             "it, or have it cut with a warning (too_long, --too-long warn)"
         )
     verb = "has" if len(cut) == 1 else "have"
+    which = "prompt" if len(cut) == 1 else "the longest, prompt"
+    worst, longest = max(cut, key=lambda c: c[1], default=(0, 0))
     warnings = [
         f"{len(cut)} of {count_text(len(kept), 'prompt')} {verb} more "
-        f"tokens than the model has positions ({limit}): the rest is not used"
+        f"tokens than the model has positions ({limit}): the rest is not used "
+        f"({which} {worst}, counted from 0, has {longest})"
     ]
     return Batches(session, tuple(kept), batch_size, side, tuple(warnings if cut else ()))
 

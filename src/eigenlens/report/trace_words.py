@@ -249,7 +249,7 @@ def _beyond_untrained(yes: Sequence[LayerTrace]) -> str:
     less = sum(x.rho <= f["rho"] for x, f in zip(yes, fresh, strict=True) if f)
     if 2 * less <= len(yes):
         return ""
-    own = "it" if len(yes) == 1 else f"{less} of them"
+    own = "it" if len(yes) == 1 else f"{'all' if less == len(yes) else less} of them"
     return f" Training did not make this: in {own} the untrained model tilts as much or more."
 
 
