@@ -239,6 +239,19 @@ def test_the_trace_table_names_the_json_fields(traced: eigenlens.Trace) -> None:
     assert "untrained: of an untrained model (random_init)" in text
 
 
+def test_a_null_that_no_layer_has_is_no_column(traced: eigenlens.Trace) -> None:
+    others = "towards the leaders of other layers (other_layer)"
+    assert "  second  other  singular" in printed(trace_view(traced))
+    assert f"other: {others}" in flat(trace_view(traced))
+    alone = [
+        replace(x, nulls={k: None if k == "other_layer" else v for k, v in (x.nulls or {}).items()})
+        for x in traced.layers
+    ]
+    view = trace_view(replace(traced, layers=tuple(alone)))
+    assert "  second  singular" in printed(view)
+    assert f"not to be had here: {others}" in flat(view)
+
+
 def test_only_points_of_a_tested_claim_are_filled(traced: eigenlens.Trace) -> None:
     """Rho where its corrected p is below .05; gamma above the band is not tested, so it is open."""
     low = {"rho": 0.0, "gamma": 0.0, "gain": -1.0}  # a band that every value is above

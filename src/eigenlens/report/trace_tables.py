@@ -54,9 +54,6 @@ _NULL_WORDS = {
     "matched_spectrum": "with F rotated at random",
     "random_init": "of an untrained model",
 }
-_NULL_LEGEND = "rho of the same tokens, in brackets the JSON field of nulls; " + "; ".join(
-    f"{heading}: {_NULL_WORDS[name]} ({name})" for name, heading in _NULL_HEADINGS.items()
-)
 _RUNG_HEADINGS = {"l2": "L2 norm", "norm": "real norm", "bias": "+ biases", "ffn": "+ FFN"}
 _COLLAPSE = {
     "cosine": "cosine",
@@ -87,7 +84,7 @@ def trace_view(result: Trace, collapse: bool = False) -> RenderableType:
     tables: list[tuple[_Maker, str, bool]] = [
         (_layers_table, _legend(result), True),
         (_ladder_table, _ladder_legend(), result.options["ladder"]),
-        (_nulls_table, _NULL_LEGEND, result.options["nulls"]),
+        (_nulls_table, _null_legend(result.layers), result.options["nulls"]),
         (_collapse_table, _COLLAPSE_LEGEND, collapse),
     ]
     groups = stack_groups(result)
@@ -183,13 +180,27 @@ def _ladder_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     return table
 
 
+def _had(layers: Sequence[LayerTrace]) -> list[str]:
+    """The nulls that some layer has: a model of one layer has no other one, say."""
+    return [name for name in NULLS if any((x.nulls or {}).get(name) for x in layers)]
+
+
+def _null_legend(layers: Sequence[LayerTrace]) -> str:
+    had = _had(layers)
+    text = "rho of the same tokens, in brackets the JSON field of nulls; " + "; ".join(
+        f"{_NULL_HEADINGS[name]}: {_NULL_WORDS[name]} ({name})" for name in had
+    )
+    missing = [f"{_NULL_WORDS[name]} ({name})" for name in NULLS if name not in had]
+    return f"{text}; not to be had here: {', '.join(missing)}" if missing else text
+
+
 def _nulls_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
-    by_step = told_by_step(layers)
+    by_step, had = told_by_step(layers), _had(layers)
     columns = [("step" if by_step else "layer", "right"), ("rho", "right")]
-    table = plain_table([*columns, *((_NULL_HEADINGS[name], "right") for name in NULLS)])
+    table = plain_table([*columns, *((_NULL_HEADINGS[name], "right") for name in had)])
     for x in layers:
         nulls = x.nulls or {}
-        cells = [_null(nulls.get(name)) for name in NULLS]
+        cells = [_null(nulls.get(name)) for name in had]
         table.add_row(row_name(x, by_step, names), Text(three(x.rho), style=_style(x)), *cells)
     return table
 
