@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 import eigenlens
 from eigenlens.cache import Cache
 from eigenlens.cli.app import app
-from eigenlens.errors import ShapeError
+from eigenlens.errors import OptionError, ShapeError
 from eigenlens.samples import sample_path
 from eigenlens.spectra import analyse as analyse_module
 from eigenlens.tensors import safetensors_file
@@ -248,3 +249,8 @@ def test_a_cache_that_cannot_be_used_is_a_warning(folder: Path, tmp_path: Path) 
     (tmp_path / "file").write_text("")
     found = eigenlens.spectrum(folder, layers=[0], cache=Cache(tmp_path / "file" / "c"))
     assert any("results are not kept in" in w for w in found.warnings)
+
+
+def test_what_is_no_cache_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"cache=True: give an eigenlens\.cache\.Cache\(\)"):
+        inspect.unwrap(eigenlens.spectrum)((np.eye(3), np.eye(3)), cache=True)

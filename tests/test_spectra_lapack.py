@@ -1,4 +1,4 @@
-"""LAPACK's geev: equal to scipy's to the bit, and no other thread waits for it."""
+"""LAPACK's geevx: equal to scipy's to the bit, and no other thread waits for it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_no_convergence_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: Any) -> None:
         given[-1]._obj.value = 3
 
-    monkeypatch.setattr(lapack, "_geev", lambda letter: fails)
-    with pytest.raises(np.linalg.LinAlgError, match="geev of a 4 x 4 matrix: info 3"):
+    monkeypatch.setattr(lapack, "_geevx", lambda letter: fails)
+    with pytest.raises(np.linalg.LinAlgError, match="geevx of a 4 x 4 matrix: info 3"):
         both_sides(np.eye(4))
 
 

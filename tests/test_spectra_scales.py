@@ -143,6 +143,27 @@ def test_a_pair_that_lifting_loses_is_found_on_the_whole_matrix(
     assert found.values.real == pytest.approx([2, 1])
 
 
+@pytest.mark.parametrize("huge", [1e8, 1e15, 1e26])
+@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize("k", [4, None])
+@pytest.mark.parametrize("width", [32, 96])
+def test_one_huge_weight_is_no_reason_to_refuse(
+    width: int, k: int | None, dtype: str, huge: float
+) -> None:
+    """LAPACK's balancing leaves residuals of 1e-9 and, from 1e26 on, of 1e-3 of |F| here."""
+    left, right = (0.02 * x for x in factors(width, 32, seed=2))
+    right[5, 17] = huge
+    found = eigenpairs(LowRank(left.astype(dtype), right.astype(dtype)), k, ORDERS["modulus"])
+    F = left @ right
+    norm = np.linalg.norm(F, 2)
+    allowed = {"float64": 1e-10, "float32": 1e-5}[dtype] * norm
+    v, w = (np.asarray(x[:, : found.values.size], complex) for x in (found.right, found.left))
+    assert np.linalg.norm(F @ v - found.values * v, axis=0).max() <= allowed
+    assert np.linalg.norm(F.T @ w - found.values.conj() * w, axis=0).max() <= allowed
+    # Of huge (l e^T), the outer product that is left of F, the one eigenvalue is e^T l.
+    assert found.values[0] == pytest.approx(huge * left[17, 5], rel=1e-5)
+
+
 def test_balancing_keeps_the_product_and_leaves_even_factors_alone() -> None:
     left, right = factors(12, 5)
     even = LowRank(left, right)

@@ -22,7 +22,7 @@ from eigenlens.tracing.feed import Feed
 from eigenlens.tracing.moves import MOVES
 from eigenlens.tracing.nulls import ROTATIONS, rotated_steps
 from eigenlens.tracing.options import TraceOptions
-from eigenlens.tracing.run import run
+from eigenlens.tracing.run import run, trace
 from eigenlens.tracing.tokens import choose
 
 FAMILIES = ["bert", "gpt2", "llama", "gpt_neo", "gemma2"]
@@ -254,6 +254,21 @@ def test_few_prompts_give_no_intervals(tiny: Any) -> None:
         assert (x.rho_ci, x.p_value, x.p_half, x.p_holm) == (None, None, None, None)
         assert x.beyond is (x.rho > x.nulls["random_direction"]["quantiles"]["rho"][2])
     assert any("too few" in w for w in result.warnings)
+
+
+def test_a_prompt_that_is_given_again_is_no_further_evidence(tiny: Any) -> None:
+    options: dict[str, Any] = {"nulls": False, "batch_size": 3}
+    once = trace(tiny("gpt2"), token_ids=PROMPTS, **options)
+    again = trace(tiny("gpt2"), token_ids=[*PROMPTS, *PROMPTS[:7], PROMPTS[2]], **options)
+    assert again.layers == once.layers
+    assert again.layers[0].n_prompts == once.layers[0].n_prompts == 20
+    assert not any("repeat" in w for w in once.warnings)
+    told = [w for w in again.warnings if "repeat" in w]
+    assert len(told) == 1
+    assert told[0].startswith("8 of 28 prompts repeat another one and are left out")
+    same = trace(tiny("gpt2"), token_ids=PROMPTS[:1] * 20, **options)
+    assert same.layers[0].p_value is None
+    assert same.layers[0].rho_ci is None
 
 
 def test_sinks_are_told_apart(tiny: Any) -> None:

@@ -17,7 +17,7 @@ from eigenlens.circuit.checkpoint import Checkpoint, open_checkpoint
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
 from eigenlens.circuit.plans import Skipped
-from eigenlens.errors import NumericsError
+from eigenlens.errors import NumericsError, OptionError
 from eigenlens.spectra.decode import decode_leader
 from eigenlens.spectra.estimate import layer_costs
 from eigenlens.spectra.heads import HeadReader
@@ -97,6 +97,8 @@ def spectrum(
     options = SpectrumOptions(
         k, order, operator, all, per_head, decode, solver, tie_tolerance, dtype, seed, keep_vectors
     )
+    if not (cache is None or isinstance(cache, Cache)):
+        raise OptionError(f"cache={cache!r}: give an eigenlens.cache.Cache(), or None for none")
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     memory = None if cache is None else Remembered(cache, checkpoint, options, verify_cache)
     found = list(

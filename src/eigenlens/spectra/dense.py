@@ -24,9 +24,11 @@ class Dense:
 
     The rows of the inverse of the right vectors are the left ones. Of these only the leading ones
     are solved for, O(n^3) without a large constant; where the right vectors are so nearly parallel
-    that the rows miss a small part of the tolerance, geev is asked for both sides.
+    that the rows miss a small part of the tolerance, geev is asked for both sides. Without
+    balancing (`balanced`) it always is.
     """
 
+    balanced: bool = True
     name: str = "dense"
 
     def solve(self, core: Float[np.ndarray, "n n"], k: int | None, order: Order) -> RawPairs | None:
@@ -34,8 +36,8 @@ class Dense:
         wide = np.result_type(core.dtype, np.complex64)
         n = core.shape[0]
         with one_thread():  # geev's threads cost more than they give, at any size
-            if k is None and n > _BY_ROWS:
-                return _both_sides(core)
+            if not self.balanced or (k is None and n > _BY_ROWS):
+                return _both_sides(core, self.balanced)
             values, right = np.linalg.eig(core)
             values, right = values.astype(wide, copy=False), right.astype(wide, copy=False)
             index = leading_first(values, order)
@@ -51,11 +53,11 @@ class Dense:
 _SPARE = 8
 
 
-def _both_sides(core: Float[np.ndarray, "n n"]) -> RawPairs:
+def _both_sides(core: Float[np.ndarray, "n n"], balanced: bool = True) -> RawPairs:
     import scipy.linalg  # noqa: F401 - brings a BLAS of its own, which is limited once it is there
 
     with one_thread():
-        values, left, right = both_sides(core)
+        values, left, right = both_sides(core, balance=balanced)
     return RawPairs(values, right, left, complete=True)
 
 

@@ -188,14 +188,16 @@ def _certified(
         worst = worst_residual(found)
         if worst <= tolerance:
             return found
-    if low_rank:
-        raw = _guarded(Dense(), a.dense(), None, order)
-        if raw is not None:
-            found = certify(a, norm, raw, order, "dense", lift=False, rounding=rounding)
-        else:
-            found = None
+    # Of the matrix itself; then without balancing, which harms where a few entries are huge.
+    for method in ([Dense()] if low_rank else []) + [Dense(balanced=False)]:
+        raw = _guarded(method, a.dense(), None, order)
+        if raw is None:
+            continue
+        found = certify(a, norm, raw, order, "dense", lift=False, rounding=rounding)
         if found is not None:
-            found = without_kernel(found, size).leading(k)
+            if low_rank:
+                found = without_kernel(found, size)
+            found = found.leading(k)
             worst = worst_residual(found)
             if worst <= tolerance:
                 return found

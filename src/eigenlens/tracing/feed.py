@@ -83,7 +83,7 @@ class Feed:
     Attributes
     ----------
     ids
-        One sequence a prompt; empty for a model that sees images.
+        One sequence a prompt, no two alike; empty for a model that sees images.
     source
         For the record: `default`, `smiles`, `text`, `file`, `token ids`, `random tokens`, `pixels`.
     warnings
@@ -99,7 +99,7 @@ class Feed:
 
 
 def read_feed(session: Session, prompts: Prompts, seed: int = 0) -> Feed:
-    """Token ids of the prompts asked for.
+    """Token ids of the prompts asked for, each of them once: a repeat is no further evidence.
 
     Parameters
     ----------
@@ -162,7 +162,15 @@ def batches_of(
 
 
 def _feed(ids: Sequence[Sequence[int]], source: str) -> Feed:
-    return Feed(tuple(tuple(row) for row in ids), source, len(ids))
+    rows = [tuple(row) for row in ids]
+    once = tuple(dict.fromkeys(rows))
+    if len(once) == len(rows):
+        return Feed(once, source, len(once))
+    note = (
+        f"{len(rows) - len(once)} of {len(rows)} prompts repeat another one and are left out: "
+        "the same tokens are no further evidence"
+    )
+    return Feed(once, source, len(once), (note,))
 
 
 def _random(session: Session, n: int, length: int | None, seed: int) -> Feed:
