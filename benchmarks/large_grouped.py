@@ -3,8 +3,8 @@
 Leading k = 8 against the time of reading V and O of a layer, once from the page cache (warm) and
 once from the disk, as a first run meets it (cold: written out, then dropped from the page cache);
 all eigenvalues of the 1024 x 1024 core against one `numpy.linalg.eig` of it, which gives no left
-vectors and no certificate; and the peak memory of
-a whole process over all layers and shards. What the products that nobody can avoid take at the rate
+vectors and no certificate; and the peak memory of a whole process over all layers and shards.
+Reading and k = 8 take turns. What the products that nobody can avoid take at the rate
 of this machine's BLAS is given beside.
 """
 
@@ -13,18 +13,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measure import goal, run, run_json, table
+from measure import Ratio, Times, best, goal, in_turn, run, run_json, table
 
 SHAPE = {"layers": 8, "d": 8192, "heads": 64, "kv_heads": 8}
+DTYPES = ("float64", "float32")
 READS, EIGS = 5.0, 1.5
-
-Times = list[float]
-"""Seconds of wall and of CPU."""
+SECONDS = 40.0  # of rounds of either state at least: fewer catch the machine in one mood
 
 
 def drop_pages(folder: str) -> None:
@@ -43,20 +41,8 @@ def drop_pages(folder: str) -> None:
             os.close(handle)
 
 
-def best(work: Callable[[], Any], runs: int = 3, before: Callable[[], Any] | None = None) -> Times:
-    """Shortest wall and CPU time of several runs; what is done before each is not counted."""
-    found = []
-    for _ in range(runs):
-        if before is not None:
-            before()
-        wall, cpu = time.perf_counter(), time.process_time()
-        work()
-        found.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return [min(side) for side in zip(*found, strict=True)]
-
-
-def inside(folder: str) -> dict[str, Times]:
-    """Times of one process, its imports and first use not counted: wall and CPU of each part."""
+def inside(folder: str, rounds: int) -> dict[str, list[Times]]:
+    """Times of one process, its imports and first use not counted: a layer's, of every round."""
     import numpy as np
 
     from eigenlens import open_checkpoint, spectrum
@@ -65,37 +51,42 @@ def inside(folder: str) -> dict[str, Times]:
     checkpoint = open_checkpoint(folder)
     circuits, store = checkpoint.circuits(), checkpoint.source.store
     plans = checkpoint.plans
-    count = len(plans)
 
     def read() -> None:
         for plan in plans:
             store.read(plan.value), store.read(plan.output)
 
-    def drop() -> None:
-        drop_pages(folder)
+    def leading(dtype: str) -> Callable[[], Any]:
+        return lambda: spectrum(checkpoint, dtype=dtype)
 
-    spectrum(checkpoint, layers=[0])
-    found = {
-        "read, warm": [t / count for t in best(read)],
-        "read, cold": [t / count for t in best(read, before=drop)],
-    }
-    read()
-    for dtype in ("float64", "float32"):
-        left, right = (np.ones(shape, dtype=dtype) for shape in ((8192, 1024), (1024, 8192)))
+    def products(dtype: str) -> Callable[[], Any]:
+        """The core in this dtype, and two Gram matrices, which are symmetric: half of its work."""
+        left, right = np.ones((8192, 1024), dtype), np.ones((1024, 8192), dtype)
         narrow = left.astype(np.float32)
-        # The core in this dtype, and two Gram matrices, which are symmetric: half of its work.
-        core = best(lambda a=right, b=left: a @ b)
-        gram = best(lambda a=narrow: a.T @ a)
-        found[f"products, {dtype}"] = [c + 2 * g for c, g in zip(core, gram, strict=True)]
-        del left, right, narrow
-        for name, before in (("warm", None), ("cold", drop)):
-            times = best(lambda dtype=dtype: spectrum(checkpoint, dtype=dtype), before=before)
-            found[f"k = 8, {dtype}, {name}"] = [t / count for t in times]
-    found["all, float64"] = [t / count for t in best(lambda: spectrum(checkpoint, all=True))]
-    found["all, one layer alone"] = best(lambda: spectrum(checkpoint, layers=[0], all=True))
+        return lambda: (right @ left, narrow.T @ narrow, narrow.T @ narrow)
+
+    def eig() -> None:
+        with one_thread():  # which is faster than two here
+            np.linalg.eig(small)
+
+    def a_layer(found: dict[str, list[Times]]) -> dict[str, list[Times]]:
+        return {
+            name: [(wall / len(plans), cpu / len(plans)) for wall, cpu in times]
+            for name, times in found.items()
+        }
+
     small = circuits[0].core(np.float64)
-    with one_thread():  # which is faster than two here
-        found["numpy.linalg.eig of the core"] = best(lambda: np.linalg.eig(small))
+    spectrum(checkpoint, layers=[0])
+    found: dict[str, list[Times]] = {}
+    for state, before in (("warm", read), ("cold", lambda: drop_pages(folder))):
+        sides = {f"read, {state}": read}
+        sides |= {f"k = 8, {dtype}, {state}": leading(dtype) for dtype in DTYPES}
+        found |= a_layer(in_turn(sides, rounds, SECONDS, before))
+    read()
+    found |= in_turn({f"products, {dtype}": products(dtype) for dtype in DTYPES}, 3)
+    found |= a_layer(in_turn({"all, float64": lambda: spectrum(checkpoint, all=True)}, 3))
+    alone = {"all, one layer alone": lambda: spectrum(checkpoint, layers=[0], all=True)}
+    found |= in_turn(alone | {"numpy.linalg.eig of the core": eig}, 3)
     return found
 
 
@@ -104,28 +95,36 @@ def report(scratch: Path, runs: int) -> None:
     folder = scratch / "llama70b"
     folder.mkdir()
     run(scratch, str(Path(__file__).with_name("shards.py")), str(folder), *map(str, SHAPE.values()))
-    found, _ = run_json(scratch, Path(__file__), str(folder))
-    eig = found["numpy.linalg.eig of the core"]
-    print("Llama-70B-shaped, per layer: V 1024 x 8192 and O 8192 x 8192 in bf16, 151 MB;")
-    print("products: the core, and in float32 both Gram matrices, which the norms come from\n")
-    rows = [["part", "wall s", "CPU s", "x warm read", "x cold read"]]
-    for name, (wall, cpu) in found.items():
-        ratios = [f"{wall / found[f'read, {state}'][0]:.1f}" for state in ("warm", "cold")]
-        rows.append([name, f"{wall:.3f}", f"{cpu:.3f}", *ratios])
+    found, _ = run_json(scratch, Path(__file__), str(folder), str(runs))
+    times = {name: best(rounds) for name, rounds in found.items()}
+    print("Llama-70B-shaped, per layer: V 1024 x 8192 and O 8192 x 8192 in bf16, 151 MB; the best")
+    print(f"of all rounds, which were {len(found['read, warm'])} warm and ", end="")
+    print(f"{len(found['read, cold'])} cold; quartiles are those of the ratios")
+    print("round by round; products: the core, and in float32 both Gram matrices, which the norms")
+    print("come from\n")
+    rows = [["part", "wall s", "CPU s", "x its read", "median", "quartiles"]]
+    says = []
+    for name, (wall, cpu) in times.items():
+        rows.append([name, f"{wall:.3f}", f"{cpu:.3f}", "", "", ""])
+        if not name.startswith("k = 8"):
+            continue
+        _, dtype, state = name.split(", ")
+        ratio = Ratio.of(found[name], found[f"read, {state}"])
+        rows[-1][3:] = [f"{ratio.best:.1f}", f"{ratio.median:.1f}"]
+        rows[-1].append(f"{ratio.low:.1f}-{ratio.high:.1f}")
+        floor = times[f"products, {dtype}"][0] / times[f"read, {state}"][0]
+        told = f"{ratio.best:.1f}x, median {ratio.median:.1f} (products alone {floor:.1f}x)"
+        title = f"k = 8 in {dtype}, {state}: <= {READS:g}x the time of reading"
+        says.append(goal(title, told, ratio.meets(READS)))
     print(table(rows), end="\n\n")
-    for dtype in ("float64", "float32"):
-        for state in ("warm", "cold"):
-            ratio = found[f"k = 8, {dtype}, {state}"][0] / found[f"read, {state}"][0]
-            floor = found[f"products, {dtype}"][0] / found[f"read, {state}"][0]
-            name = f"k = 8 in {dtype}, {state}: <= {READS:g}x the time of reading"
-            says = f"{ratio:.1f}x (products alone {floor:.1f}x)"
-            print(goal(name, says, ratio <= READS))
-    ratio, alone = (found[f"all, {name}"][0] / eig[0] for name in ("float64", "one layer alone"))
+    print(*says, sep="\n")
+    eig = times["numpy.linalg.eig of the core"][0]
+    all_, alone = (times[f"all, {name}"][0] / eig for name in ("float64", "one layer alone"))
     name = f"all eigenvalues: <= {EIGS:g}x one eig of the core a layer"
-    print(goal(name, f"{ratio:.2f}x (of one layer alone {alone:.2f}x)", ratio <= EIGS))
+    print(goal(name, f"{all_:.2f}x (of one layer alone {alone:.2f}x)", all_ <= EIGS))
     d, wide = SHAPE["d"], 128 * (SHAPE["kv_heads"] + SHAPE["heads"])
     bound = 1.5 * d * wide * 4 / 1e6 + 300
-    for dtype in ("float64", "float32"):
+    for dtype in DTYPES:
         command = ("-m", "eigenlens", "spectrum", str(folder), "--dtype", dtype, "--quiet")
         peak = run(scratch, *command).peak
         name = f"peak of {SHAPE['layers']} layers in {dtype}: <= {bound:.0f} MB"
@@ -133,4 +132,4 @@ def report(scratch: Path, runs: int) -> None:
 
 
 if __name__ == "__main__":  # a process of its own, so that the driver never holds weights
-    json.dump(inside(sys.argv[1]), sys.stdout)
+    json.dump(inside(sys.argv[1], int(sys.argv[2])), sys.stdout)

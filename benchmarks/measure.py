@@ -1,4 +1,4 @@
-"""What every case uses: a fresh process with its usage, a folder that is removed, goals, tables.
+"""What every case uses: a fresh process with its usage, sides timed in turn, goals, tables.
 
 The standard library only: Linux counts the memory of the parent at the start of a child into the
 child's peak, so a driver that held numpy or weights would falsify the small peaks.
@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, NoReturn
 
 
@@ -84,6 +85,65 @@ def run_json(folder: Path, script: Path, *arguments: str) -> tuple[Any, Usage]:
     """Run a script that prints one JSON value; the value, and the usage of its process."""
     used = run(folder, str(script), *arguments)
     return json.loads(used.stdout), used
+
+
+Times = tuple[float, float]
+"""Seconds of wall and of CPU."""
+
+
+def timed(work: Callable[[], Any]) -> Times:
+    """Of one run."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def in_turn(
+    sides: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    seconds: float = 0.0,
+    before: Callable[[], Any] = lambda: None,
+) -> dict[str, list[Times]]:
+    """All sides one after the other (A B C A B C ...), at least so often and so long.
+
+    What is done before each run is not counted.
+    """
+    found: dict[str, list[Times]] = {side: [] for side in sides}
+    start, done = time.perf_counter(), 0
+    while done < rounds or time.perf_counter() - start < seconds:
+        for side, work in sides.items():
+            before()
+            found[side].append(timed(work))
+        done += 1
+    return found
+
+
+def best(times: Sequence[Times]) -> Times:
+    """The shortest wall and the shortest CPU time."""
+    wall, cpu = (min(side) for side in zip(*times, strict=True))
+    return wall, cpu
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Wall times against others of the same rounds: of the best, and round by round."""
+
+    best: float
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, a: Sequence[Times], b: Sequence[Times]) -> Ratio:
+        """Of `a` to `b`; `low` and `high` are the quartiles of the rounds."""
+        each = sorted(x[0] / y[0] for x, y in zip(a, b, strict=True))
+        quarter = len(each) // 4
+        whole = best(a)[0] / best(b)[0]
+        return cls(whole, median(each), each[quarter], each[-1 - quarter])
+
+    def meets(self, most: float) -> bool:
+        """Whether neither the best nor the median exceeds this."""
+        return max(self.best, self.median) <= most
 
 
 def goal(name: str, found: str, met: bool) -> str:

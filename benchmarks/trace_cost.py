@@ -18,24 +18,15 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from measure import goal, run_json, table
+from measure import Ratio, best, goal, in_turn, run_json, table, timed
 
 MODELS = ("gpt2-tiny", "albert-tiny", "minilm", "smollm2", "albert-rxn")
 MOST = 1.3
 SECONDS = 20.0  # of every model at least: fewer rounds catch the machine in one mood
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Wall and CPU time of one run."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def inside(name: str, pairs: int) -> dict[str, Any]:
@@ -110,12 +101,7 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
     sides |= {"eigvalsh": eigenvalues, "trace": traced}
     for side in sides.values():
         side()
-    found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-    start = time.perf_counter()
-    while len(found["plain"]) < pairs or time.perf_counter() - start < SECONDS:
-        for side, work in sides.items():
-            found[side].append(timed(work))
-    return {"prompts": feed.n_prompts, "sides": found, "once": once}
+    return {"sides": in_turn(sides, pairs, SECONDS), "once": once}
 
 
 def report(scratch: Path, runs: int) -> None:
@@ -125,24 +111,20 @@ def report(scratch: Path, runs: int) -> None:
     says = []
     for name in MODELS:
         found, _ = run_json(scratch, Path(__file__), name, str(runs))
-        wall, cpu = (
-            {side: min(t[i] for t in times) for side, times in found["sides"].items()}
-            for i in (0, 1)
-        )
-        both = zip(found["sides"]["trace"], found["sides"]["plain"], strict=True)
-        each = sorted(a[0] / b[0] for a, b in both)
-        middle, quarter = median(each), len(each) // 4
-        ratio, used = wall["trace"] / wall["plain"], cpu["trace"] / cpu["plain"]
+        sides = found["sides"]
+        wall = {side: best(times)[0] for side, times in sides.items()}
+        used = best(sides["trace"])[1] / best(sides["plain"])[1]
+        ratio = Ratio.of(sides["trace"], sides["plain"])
         row = [name, f"{wall['plain']:.3f}"]
         row += [f"{wall[side] / wall['plain']:.2f}" for side in ("sorted", "capture", "eigvalsh")]
-        row += [f"{ratio:.2f}", f"{used:.2f}", f"{middle:.2f}"]
-        row.append(f"{each[quarter]:.2f}-{each[-1 - quarter]:.2f}")
+        row += [f"{ratio.best:.2f}", f"{used:.2f}", f"{ratio.median:.2f}"]
+        row.append(f"{ratio.low:.2f}-{ratio.high:.2f}")
         row.append(f"{wall['trace'] / wall['sorted']:.2f}")
         rows.append([*row, *(f"{found['once'][part][0]:.2f}" for part in ("spectra", "check"))])
         least = (wall["capture"] + wall["eigvalsh"]) / wall["plain"]
-        told = f"{ratio:.2f}, median {middle:.2f} (capture and eigvalsh alone {least:.2f})"
-        met = ratio <= MOST and middle <= MOST
-        says.append(goal(f"{name}: <= {MOST:g}x a forward pass", told, met))
+        told = f"{ratio.best:.2f}, median {ratio.median:.2f} "
+        told += f"(capture and eigvalsh alone {least:.2f})"
+        says.append(goal(f"{name}: <= {MOST:g}x a forward pass", told, ratio.meets(MOST)))
     print("Tracing the default prompts without nulls against forward passes with hidden states")
     print(f"over the same prompts, in turn for at least {SECONDS:g} s and {runs} rounds: the ratio")
     print("of the best of all, median and quartiles of the ratios round by round, and the ratio to")

@@ -71,9 +71,9 @@ def test_batches_are_multiplied(n: int, nulls: bool, monkeypatch: pytest.MonkeyP
     """
     monkeypatch.setattr(room, "_bare", lambda *_: 1.0)
     monkeypatch.setattr(room, "_timed", lambda *_: _Timed(10.0, 2.0))
-    ids = [[1, 2, 3, 4, 5, 6, 7, 8]]
+    ids = [[1, 2, 3, 4, 5, 6, 1 + i // 40, 1 + i % 40] for i in range(n)]
     begun = time.perf_counter()
-    cost = estimate(MODEL, token_ids=ids * n, nulls=nulls)
+    cost = estimate(MODEL, token_ids=ids, nulls=nulls)
     took = time.perf_counter() - begun
     assert (cost.n_batches, cost.n_tokens, cost.longest) == (n // 8, 8 * n, 8)
     known = 10.0 + (n / 8 - 1) * (3.0 if nulls else 2.0)
@@ -84,7 +84,7 @@ def test_batches_are_multiplied(n: int, nulls: bool, monkeypatch: pytest.MonkeyP
 def test_longer_prompts_count_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_bare", lambda *_: 0.0)
     monkeypatch.setattr(room, "_timed", lambda *_: _Timed(1000.0, 1000.0))
-    ids = [[1, 2]] * 16 + [[1] * 12] * 8  # the middle batch has 16 tokens of 128
+    ids = [[1, i] for i in range(16)] + [[1] * 11 + [i] for i in range(8)]  # the middle batch has 16 tokens of 128
     cost = estimate(MODEL, token_ids=ids, nulls=False)
     assert cost.measured_prompts == 8
     assert 8000.0 <= cost.seconds < 8100.0
