@@ -233,7 +233,7 @@ def alive(group: int) -> list[int]:
 def test_a_client_that_ends_leaves_what_is_done_and_no_process(
     number: signal.Signals, address: str, tmp_path: Path
 ) -> None:
-    folder = write(tmp_path / "a", 0, d=320, layers=9)
+    folder = write(tmp_path / "a", 0, d=640, layers=9)  # of which two workers see no end at once
     out = tmp_path / "out"
     process = command(out, folder, "--all", "--workers", "2")
     deadline = time.monotonic() + 90
@@ -466,7 +466,8 @@ def test_200_checkpoints_in_flat_memory(cluster: Workers, address: str, tmp_path
     assert [m.status for m in found.models] == ["complete"] * 200
     assert [m.train_step for m in found.models] == list(range(200))
     assert len(table(tmp_path / "out")) == 600
-    early, late = (np.array(seen[n]) for n in (60, 200))
+    # Of models that end together the last one is told of alone.
+    early, late = (np.array(seen[n]) for n in (min(n for n in seen if n >= 60), 200))
     assert (late - early < 12_000_000).all(), (late - early) / 1e6
 
 
