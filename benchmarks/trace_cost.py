@@ -48,7 +48,7 @@ def inside(name: str, pairs: int) -> dict[str, Any]:
     session = open_session(source)
     options = TraceOptions(nulls=False)
     feed = read_feed(session, Prompts())
-    batches = list(batches_of(session, feed, options)[0])
+    batches = list(batches_of(session, feed, options)[1])
     most = options.batch_size
 
     def full(ids: Sequence[tuple[int, ...]]) -> list[Any]:

@@ -181,8 +181,8 @@ def test_long_prompts_are_cut_or_refused(tiny: Any) -> None:
     ("prompts", "options", "message"),
     [
         ([], {}, "there is no prompt"),
-        ([[5], []], {}, "prompt 1 is empty"),
-        ([[5, 40]], {}, "prompt 0 has the token id 40: ids are 0 to 39"),
+        ([[5], []], {}, "prompt 1 .counted from 0. is empty"),
+        ([[5, 40]], {}, "prompt 0 .counted from 0. has the token id 40: ids are 0 to 39"),
         ([[-1]], {}, "the token id -1"),
         ([[5]], {"batch_size": 0}, "batch size 0"),
         ([[5]], {"side": "top"}, "side 'top' is unknown: allowed are right, left"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.circuit.rules import parse_rules, read_rules
 from eigenlens.errors import ArchitectureError, EigenlensError, FormatError, SourceError
 from eigenlens.live.verify import verify
+from eigenlens.samples import sample_path
 
 LLAMA = """
 [[stack]]
@@ -64,6 +67,57 @@ output = "layers.{layer}.attention.dense"
 norm_before = "layers.{layer}.input_layernorm"
 layout = "per_head"
 """
+
+
+GPT2 = """
+[[stack]]
+value = "transformer.h.{layer}.attn.c_attn"
+output = "transformer.h.{layer}.attn.c_proj"
+norm_before = "transformer.h.{layer}.ln_1"
+layout = "stacked_conv1d"
+
+[readout]
+embedding = ["transformer.wte"]
+final_norm = ["transformer.ln_f"]
+"""
+
+
+def test_the_output_is_stored_as_the_values_are(tiny: Any) -> None:
+    """Its shape tells nothing: W_O is square, and read the wrong way round it is another F."""
+    source = unknown(tiny("gpt2"))
+    rules = GPT2.replace("transformer.", "")
+    right = open_checkpoint(source, parse_rules(rules)).circuits()[0]
+    row = open_checkpoint(tiny("gpt2")).circuits()[0]
+    np.testing.assert_array_equal(right.dense(), row.dense())
+    stated = rules.replace("[readout]", 'output_orientation = "linear"\n[readout]')
+    other = open_checkpoint(source, parse_rules(stated)).circuits()[0]
+    assert not np.allclose(other.dense(), row.dense())
+    mixed = rules.replace(
+        '"stacked_conv1d"', '{ key = "a", default = true, yes = "stacked", no = "stacked_conv1d" }'
+    )
+    with pytest.raises(FormatError, match="state the output_orientation"):
+        parse_rules(mixed)
+
+
+def test_names_of_the_files_serve_the_model_without_its_head(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(GPT2, encoding="utf-8")
+    rows = verify("sample:gpt2-tiny", architecture=file)
+    assert len(rows) == 4
+    assert all(row.ok for row in rows)
+
+
+def test_a_type_that_transformers_does_not_know_cannot_run(tmp_path: Path) -> None:
+    folder = tmp_path / "mygpt"
+    shutil.copytree(sample_path("gpt2-tiny"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mygpt"}))
+    (tmp_path / "rules.toml").write_text(GPT2, encoding="utf-8")
+    assert len(open_checkpoint(folder, tmp_path / "rules.toml").circuits()) == 4
+    with pytest.raises(
+        SourceError, match=r"no model of type 'mygpt', so it cannot run: what reads"
+    ):
+        verify(folder, architecture=tmp_path / "rules.toml")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,9 @@ def test_batches_are_multiplied(n: int, nulls: bool, monkeypatch: pytest.MonkeyP
 def test_longer_prompts_count_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_bare", lambda *_: 0.0)
     monkeypatch.setattr(room, "_timed", lambda *_: _Timed(1000.0, 1000.0))
-    ids = [[1, i] for i in range(16)] + [[1] * 11 + [i] for i in range(8)]  # the middle batch has 16 tokens of 128
+    ids = [[1, i] for i in range(16)] + [
+        [1] * 11 + [i] for i in range(8)
+    ]  # the middle batch has 16 tokens of 128
     cost = estimate(MODEL, token_ids=ids, nulls=False)
     assert cost.measured_prompts == 8
     assert 8000.0 <= cost.seconds < 8100.0

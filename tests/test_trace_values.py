@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from eigenlens import blas
+from eigenlens.errors import OptionError
 from eigenlens.live.batches import make_batches
 from eigenlens.live.capture import capture
 from eigenlens.live.replay import free_run, mix
@@ -266,9 +267,16 @@ def test_a_prompt_that_is_given_again_is_no_further_evidence(tiny: Any) -> None:
     told = [w for w in again.warnings if "repeat" in w]
     assert len(told) == 1
     assert told[0].startswith("8 of 28 prompts repeat another one and are left out")
-    same = trace(tiny("gpt2"), token_ids=PROMPTS[:1] * 20, **options)
-    assert same.layers[0].p_value is None
-    assert same.layers[0].rho_ci is None
+    limit = tiny("gpt2").config.n_positions
+    alike = [[3 + j % 37 for j in range(limit)] + [i] for i in range(20)]
+    for prompts in (PROMPTS[:1] * 20, alike):  # some differ behind the last position alone
+        same = trace(tiny("gpt2"), token_ids=prompts, **options)
+        assert same.layers[0].n_prompts == 1
+        assert same.layers[0].p_value is None
+        assert same.layers[0].rho_ci is None
+        assert any(w.startswith("19 of 20 prompts repeat") for w in same.warnings)
+    with pytest.raises(OptionError, match=r"prompt 27 .counted from 0. has the token id 99999"):
+        trace(tiny("gpt2"), token_ids=[*PROMPTS, *PROMPTS[:7], [99999]], **options)
 
 
 def test_sinks_are_told_apart(tiny: Any) -> None:

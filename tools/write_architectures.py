@@ -45,6 +45,7 @@ norm_before = "layers.{layer}.norm1"        # norm_after for a post-norm
 placement = "pre"                           # pre, post, parallel, sandwich: it decides the order
 norm_kind = "rmsnorm"                       # or layernorm
 layout = "separate"                         # see below
+output_orientation = "linear"               # or conv1d; if not stated, as the layout's values
 value_bias = false                          # whether the projections have biases
 output_bias = { key = "use_bias", default = false, yes = true, no = false }
 
@@ -64,7 +65,7 @@ n_heads = ["num_q_heads"]                   # config keys, where they are not th
 | `per_group` | per KV head `[q, ..., q, k, v]` (Falcon) |
 | `blocks_of_four` | four blocks of `[q, v, k]` (CodeGen) |
 | `interleaved` | dimension by dimension q, k, v |
-| `..._conv1d` | the same, stored (in, out) as in GPT-2 |
+| `..._conv1d` | the same, stored (in, out) as in GPT-2; the output projection likewise |
 
 *norm stands*: `post` on the sum of residual and output; `pre` before the values; `parallel` before
 attention and feed-forward at once; `sandwich` on the attention output before the sum (mostly with

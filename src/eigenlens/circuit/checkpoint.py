@@ -19,7 +19,7 @@ from eigenlens.circuit.reading import Seen, read_circuit, read_grouped
 from eigenlens.circuit.readout import Readout
 from eigenlens.circuit.resolve import find_architecture, plan_model
 from eigenlens.circuit.rows import Architecture
-from eigenlens.circuit.rules import read_rules
+from eigenlens.circuit.rules import read_rules, without_lead
 from eigenlens.errors import FormatError, OptionError, SourceError
 from eigenlens.inert import inert
 from eigenlens.shown.names import full_name
@@ -252,7 +252,10 @@ def open_checkpoint(
     if hasattr(source, "state_dict") and hasattr(source, "config"):
         model = merge_adapters(source)
         label = f"{type(source).__name__} (live)"
-        return _open_arrays(model.state_dict(), model.config, label, architecture)
+        state, lead = model.state_dict(), getattr(model, "base_model_prefix", "")
+        if architecture is not None and not any(name.startswith(f"{lead}.") for name in state):
+            architecture = without_lead(architecture, lead)
+        return _open_arrays(state, model.config, label, architecture)
     if isinstance(source, Sequence) and source:
         if all(isinstance(item, OVCircuit) for item in source):
             return Checkpoint("arrays", {}, arrays=tuple(source))

@@ -13,14 +13,16 @@
     n_heads = ["num_q_heads"]
 
 Every key is a field of `rows.Naming`, `rows.Stack` or `rows.Readout` (table `[readout]`); a value
-may be a rule: a table of `key`, `default`, `yes`, `no`. What is not known is an error.
+may be a rule: a table of `key`, `default`, `yes`, `no`. What is not known is an error. The output
+projection is stored as the values are unless `output_orientation` says otherwise.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -230,6 +232,8 @@ def _stack(where: str, table: Any) -> Stack:
                 )
     if "keys" in table:
         fields["keys"] = _keys(f"{where}: keys", table["keys"])
+    if "output_orientation" not in fields:
+        fields["output_orientation"] = _usual_orientation(where, fields.get("layout", "separate"))
     return Stack(namings=(naming,), **fields)
 
 
@@ -245,11 +249,46 @@ def _usual_placement(where: str, naming: Naming) -> Placement:
     return "post" if naming.norm_before is None else "sandwich"
 
 
+def _usual_orientation(where: str, layout: Any) -> str:
+    """The output projection's: that of the values, if there is one whatever the config says."""
+    found = {LAYOUTS[name].orientation for name in _outcomes(layout)}
+    if len(found) > 1:
+        raise FormatError(
+            f"{where}: some of its layouts store (in, out), some (out, in): state the "
+            f"output_orientation (one of {', '.join(get_args(Orientation))})"
+        )
+    return found.pop()
+
+
 def _outcomes(rule: Any) -> list[Any]:
     """All that a rule may say."""
     if isinstance(rule, Switch):
         return [*_outcomes(rule.yes), *_outcomes(rule.no)]
     return [rule]
+
+
+def without_lead(architecture: Architecture, lead: str) -> Architecture:
+    """The same with names that start with the module `lead` given from behind it.
+
+    A model without its head lacks the module that held it (`transformer.h.0` is `h.0` there).
+    """
+
+    def shorter(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(shorter, value))
+        return value.removeprefix(f"{lead}.") if isinstance(value, str) else value
+
+    def named(row: Any, fields: Iterable[str]) -> Any:
+        return replace(row, **{name: shorter(getattr(row, name)) for name in fields})
+
+    names = [name for name, check in NAMING.items() if check is _template]
+    stacks = tuple(
+        replace(stack, namings=tuple(named(naming, names) for naming in stack.namings))
+        for stack in architecture.stacks
+    )
+    inside = ("embedding", "embedding_map", "final_norm")
+    readout = architecture.readout and named(architecture.readout, inside)
+    return replace(architecture, stacks=stacks, readout=readout)
 
 
 def parse_rules(text: str, where: str = "rules") -> Architecture:

@@ -205,10 +205,12 @@ def make_batches(
     for i, prompt in enumerate(prompts):
         ids = [int(t) for t in prompt]
         if not ids:
-            raise OptionError(f"prompt {i} is empty: leave it out")
+            raise OptionError(f"prompt {i} (counted from 0) is empty: leave it out")
         bad = [t for t in ids if not 0 <= t < size]
         if bad:
-            raise OptionError(f"prompt {i} has the token id {bad[0]}: ids are 0 to {size - 1}")
+            raise OptionError(
+                f"prompt {i} (counted from 0) has the token id {bad[0]}: ids are 0 to {size - 1}"
+            )
         if limit is not None and len(ids) > limit:
             cut.append((i, len(ids)))
         kept.append(tuple(ids[:limit]))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from eigenlens.errors import MissingDependencyError, OptionError, SourceError, nearest
@@ -162,6 +163,7 @@ def _load(
     trust_remote_code: bool,
     needed: Collection[str] | None,
 ) -> Any:
+    _check_known(transformers, found)
     loader = transformers.AutoModel
     if head:
         architectures = found.config.get("architectures") or [""]
@@ -198,6 +200,19 @@ def _load(
             f"random, the first is '{inert(lost[0])}': the config does not belong to these weights"
         )
     return model
+
+
+def _check_known(transformers: Any, found: Source) -> None:
+    """Raises SourceError for a type that transformers has no class for, nor the repository."""
+    name = found.config.get("model_type")
+    known = name in transformers.CONFIG_MAPPING or "auto_map" in found.config
+    if found.format == "gguf" or known or not isinstance(name, str):
+        return
+    raise SourceError(
+        f"{found.label}: transformers {transformers.__version__} has no model of type "
+        f"'{inert(name)[:80]}', so it cannot run: what reads the files alone works (spectrum, "
+        "inspect without --verify); or build the model in Python and hand it over"
+    )
 
 
 def place_of(found: Source) -> tuple[str, dict[str, Any]]:
@@ -293,4 +308,4 @@ def _files(source: Source) -> set[str]:
 
 def line(error: BaseException) -> str:
     """An error of another library as one harmless line."""
-    return inert(" ".join(str(error).split()))[:300]
+    return shorten(inert(" ".join(str(error).split())), 300, placeholder=" ...")

@@ -58,7 +58,6 @@ def read_sets(
     usual = None
     if calibrate is None or evaluate is None:
         usual = _usual(session, seed)
-    warnings = list(usual.warnings if usual is not None else ())
     found: list[tuple[tuple[tuple[int, ...], ...], str]] = []
     for half, given in enumerate((calibrate, evaluate)):
         if given is None and usual is not None:
@@ -66,8 +65,8 @@ def read_sets(
         else:
             feed = read_feed(session, _prompts(given))
             found.append((feed.ids, feed.source))
-            warnings.extend(feed.warnings)
     (a, from_a), (b, from_b) = found
+    warnings = list(usual.warnings if usual is not None else ())
     shared = set(a) & set(b)
     if shared and not set(b) - shared:
         raise OptionError(

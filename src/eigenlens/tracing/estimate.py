@@ -82,7 +82,7 @@ class TraceEstimate(Result):
 
 @dataclass(frozen=True)
 class _Timed:
-    """Seconds of a measured run, and of its one batch."""
+    """Seconds of a measured run, and of its batches alone."""
 
     whole: float
     batch: float
@@ -128,13 +128,13 @@ def estimate(
     session, feed = opened(source, fed, asked.seed, stack, *loaded)
     opening = time.perf_counter() - begun
     chosen, places = chosen_places(session, asked, layers)
-    batches, cut = batches_of(chosen, feed, asked)
+    feed, batches = batches_of(chosen, feed, asked)
     square = [p for p in places if p.plan.geometry.width_in == p.plan.geometry.d_model]
     rows = sum(p.plan.steps for p in square)
     if asked.mode == "free" and asked.steps is not None:
         rows = asked.steps * len({p.plan.stack for p in square})
     fixed = replace(asked, directions=asked.random_directions(rows))
-    lengths = _lengths(feed, batches)
+    lengths = [len(p) for p in feed.ids] or [1] * feed.n_prompts  # images count as one each
     part = _middle(feed, lengths, asked.batch_size)
 
     def tell(done: int) -> None:
@@ -143,7 +143,7 @@ def estimate(
 
     begun = time.perf_counter()
     tell(0)
-    bare = _bare(chosen, batches_of(chosen, part, fixed)[0])
+    bare = _bare(chosen, batches_of(chosen, part, fixed)[1])
     tell(1)
     units = sorted({p.plan.layer for p in square})
     first, others = _measured(units)
@@ -172,24 +172,17 @@ def estimate(
         measured_seconds=took,
         memory_bytes=None if peak is None else peak + _kept(rest, fixed, _sizes(batches)),
         seconds=opening + reckoned.whole + more * again,
-        warnings=(*feed.warnings, *cut),
+        warnings=feed.warnings,
     )
 
 
-def _lengths(feed: Feed, batches: Iterable[Batch]) -> list[int]:
-    """Tokens of every prompt as it is fed; images count as one each."""
-    if isinstance(batches, Batches):
-        return [len(p) for p in batches.prompts]
-    return [1] * feed.n_prompts
-
-
 def _middle(feed: Feed, lengths: Sequence[int], size: int) -> Feed:
-    """As many prompts of middling length as a batch has, cut as in the run."""
+    """As many prompts of middling length as a batch has."""
     if not feed.ids:
         return replace(feed, n_prompts=min(size, feed.n_prompts))
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     start = max(0, (len(order) - size) // 2)
-    own = tuple(feed.ids[i][: lengths[i]] for i in order[start : start + size])
+    own = tuple(feed.ids[i] for i in order[start : start + size])
     return Feed(own, feed.source, len(own))
 
 
@@ -222,7 +215,7 @@ def _scaled(one: _Timed | None, many: _Timed, measured: int, n: int) -> _Timed:
 
 
 def _bare(session: Session, batches: Iterable[Batch]) -> float:
-    """Seconds of one batch through the model alone; the first pass, which warms up, apart."""
+    """Seconds of batches through the model alone; the first pass, which warms up, apart."""
     seconds = 0.0
     for _ in range(2):
         begun = time.perf_counter()

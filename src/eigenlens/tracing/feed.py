@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eigenlens.errors import OptionError
@@ -83,7 +83,7 @@ class Feed:
     Attributes
     ----------
     ids
-        One sequence a prompt, no two alike; empty for a model that sees images.
+        One sequence a prompt; empty for a model that sees images.
     source
         For the record: `default`, `smiles`, `text`, `file`, `token ids`, `random tokens`, `pixels`.
     warnings
@@ -99,7 +99,7 @@ class Feed:
 
 
 def read_feed(session: Session, prompts: Prompts, seed: int = 0) -> Feed:
-    """Token ids of the prompts asked for, each of them once: a repeat is no further evidence.
+    """Token ids of the prompts asked for.
 
     Parameters
     ----------
@@ -146,8 +146,11 @@ def read_feed(session: Session, prompts: Prompts, seed: int = 0) -> Feed:
 
 def batches_of(
     session: Session, feed: Feed, options: TraceOptions
-) -> tuple[Batches | list[Batch], tuple[str, ...]]:
-    """Batches to iterate over (as often as wanted), and warnings of prompts that were cut.
+) -> tuple[Feed, Batches | list[Batch]]:
+    """The prompts as they are fed, with warnings, and batches to iterate over as often as wanted.
+
+    Prompts that are too long are cut, and of those that are then alike one is kept: the same tokens
+    are no further evidence.
 
     Raises
     ------
@@ -155,22 +158,22 @@ def batches_of(
         A prompt is empty or too long, or has ids that the model does not know.
     """
     if session.vision:
-        return list(random_pixels(session, feed.n_prompts, options.seed, options.batch_size)), ()
+        return feed, list(random_pixels(session, feed.n_prompts, options.seed, options.batch_size))
     size, too_long = options.batch_size, options.too_long
     made = make_batches(session, feed.ids, batch_size=size, truncation=too_long)
-    return made, made.warnings
+    once = tuple(dict.fromkeys(made.prompts))
+    warnings = [*feed.warnings, *made.warnings]
+    if len(once) < len(made.prompts):
+        warnings.append(
+            f"{len(made.prompts) - len(once)} of {len(made.prompts)} prompts repeat another one "
+            "and are left out: the same tokens are no further evidence"
+        )
+    fed = Feed(once, feed.source, len(once), tuple(warnings))
+    return fed, replace(made, prompts=once)
 
 
 def _feed(ids: Sequence[Sequence[int]], source: str) -> Feed:
-    rows = [tuple(row) for row in ids]
-    once = tuple(dict.fromkeys(rows))
-    if len(once) == len(rows):
-        return Feed(once, source, len(once))
-    note = (
-        f"{len(rows) - len(once)} of {len(rows)} prompts repeat another one and are left out: "
-        "the same tokens are no further evidence"
-    )
-    return Feed(once, source, len(once), (note,))
+    return Feed(tuple(tuple(row) for row in ids), source, len(ids))
 
 
 def _random(session: Session, n: int, length: int | None, seed: int) -> Feed:

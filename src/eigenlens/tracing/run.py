@@ -164,8 +164,8 @@ def run(
         As `trace`.
     """
     session, places = chosen_places(session, options, layers)
-    batches, cut = batches_of(session, feed, options)
-    warnings = [*(w for w in session.warnings if "token" not in w), *feed.warnings, *cut]
+    feed, batches = batches_of(session, feed, options)
+    warnings = [*(w for w in session.warnings if "token" not in w), *feed.warnings]
     weights = options.nulls and options.mode != "block" and _weights(session, batches, warnings)
     circuits: dict[Key, OVCircuit] = {}
 
@@ -320,7 +320,7 @@ def _initialised(
     fresh, places = chosen_places(fresh, options, layers)
     targets = read_targets(fresh, options, places, nulls=False)
     gatherer = Gatherer(fresh, options, targets)
-    batches, _ = batches_of(fresh, feed, options)
+    _, batches = batches_of(fresh, feed, options)
     for reading in capture_each(fresh, batches, gatherer.read, check=False):
         gatherer.add(reading)
         tell(len(reading.prompts), "prompts, initialised model")
