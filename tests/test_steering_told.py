@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +22,11 @@ import eigenlens
 from eigenlens.circuit.checkpoint import open_checkpoint
 from eigenlens.cli.app import app
 from eigenlens.errors import OptionError, SourceError
+from eigenlens.live.session import session_of
 from eigenlens.report.forms_tables import form_sentence
 from eigenlens.report.steer_words import on_top, repetition_text
 from eigenlens.samples import sample_path
-from eigenlens.steering.continuations import Continuation, Said
+from eigenlens.steering.continuations import Continuation, Said, continued
 from eigenlens.steering.edit import Edit
 from eigenlens.steering.forms import FORMS, Destination
 from eigenlens.steering.notes import noted, without
@@ -386,10 +388,42 @@ def test_a_text_that_repeats_itself_is_told() -> None:
     text = repetition_text([sound, stuck])
     assert text.startswith("In 1 of 2 texts the edited model repeats itself: behind 'A start' 20 %")
     assert "100 % in the unedited one" in text
-    assert repetition_text([sound]).startswith("In the text the edited model does not repeat")
+    assert repetition_text([sound]) == (
+        "In the text of the edited model 80 % of the tokens are distinct."
+    )
+    nearly = replace(stuck, distinct={"before": 1.0, "after": 0.4996})
+    assert "49 % of the tokens" in repetition_text([nearly])
     both = replace(stuck, distinct={"before": 0.2, "after": 0.2})
     assert repetition_text([both]).endswith("The unedited model does so there as well.")
+    assert repetition_text([both, stuck]).endswith("does so in 1 of these 2 as well.")
     assert repetition_text([replace(stuck, distinct={})]) == ""
+
+
+@pytest.mark.parametrize("pad", [None, 0, 59])
+def test_what_stands_behind_the_end_of_a_text_is_no_text(pad: int | None) -> None:
+    """Where the config names no pad, the rows that end early are filled with an ordinary token."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 40, "vocab_size": 60}
+    model = GPT2LMHeadModel(
+        GPT2Config(**sizes, eos_token_id=59, bos_token_id=None, pad_token_id=pad)
+    )
+
+    def generate(input_ids: Any, **options: Any) -> Any:
+        import torch
+
+        fill = options["pad_token_id"]
+        rows = [[10, 11, 59, *[fill] * 7], [10, 11, 12, 10, 11, 12, 59, *[fill] * 3]]
+        return torch.cat([input_ids, torch.tensor(rows)], dim=1)
+
+    model.generate = generate
+    tokenizer = SimpleNamespace(decode=lambda ids: " ".join(map(str, ids)), special=frozenset())
+    session = replace(session_of(model), tokenizer=cast(Any, tokenizer))
+    found, why = continued(session, [[1, 2], [3, 4]], nullcontext())
+    assert why == ""
+    assert found is not None
+    assert [x.text for x in found] == ["10 11", "10 11 12 10 11 12"]
+    assert [x.distinct for x in found] == [1.0, 0.5]
 
 
 def test_a_written_checkpoint_is_told_to_be_rounded(tmp_path: Path) -> None:

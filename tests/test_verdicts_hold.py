@@ -444,23 +444,36 @@ def test_a_tilt_is_claimed_as_far_as_intervals_carry() -> None:
     told = trace_sentences(replace(result, layers=tuple(bare)))[-1]
     assert "in 2 of 4 layers (0-1); most tokens move away in 2 (2-3);" in told
     assert "interval" not in told
+    for row, said in zip(
+        layers,
+        ("More often than not;", "Not to be told,", "Not to be told,", "Most tokens move away;"),
+        strict=True,
+    ):
+        told = trace_sentences(replace(result, layers=(row,)))[-1]
+        assert f"principal eigenvector? {said}" in told
 
 
 @pytest.mark.parametrize(
     ("fresh", "said"),
     [
-        ([0.8, 0.9, 0.1], "in 2 of them the untrained model tilts as much or more"),
-        ([0.8, 0.9, 0.7], "in all of them the untrained model tilts as much or more"),
-        ([0.8, 0.1, 0.1], ""),
-        ([0.7], "in it the untrained model"),
+        ([0.8, 0.9, 0.1], "In 2 of these 3 (0-1) a model without any training tilts as much"),
+        ([0.8, 0.9, 0.7], "In all of these a model without any training tilts as much or more"),
+        ([0.1, 0.8, 0.1], "In 1 of these 3 (1) a model without"),
+        ([0.7], "In it a model without"),
+        ([0.1, 0.2], ""),
         ([0.6], ""),
     ],
 )
 def test_a_tilt_from_before_training_is_told(fresh: list[float], said: str) -> None:
-    rows = cast(Any, [SimpleNamespace(rho=0.7, nulls={"random_init": {"rho": x}}) for x in fresh])
-    assert (said in _beyond_untrained(rows)) if said else _beyond_untrained(rows) == ""
-    assert _beyond_untrained(cast(Any, [SimpleNamespace(rho=0.7, nulls={})])) == ""
-    assert _beyond_untrained([]) == ""
+    result = eigenlens.trace("sample:gpt2-tiny", nulls=False)
+    rows = [
+        replace(x, rho=0.7, nulls={"random_init": {"rho": f}})
+        for x, f in zip(result.layers, fresh, strict=False)
+    ]
+    text = _beyond_untrained(result, rows)
+    assert (said in text) if said else text == ""
+    assert _beyond_untrained(result, [replace(rows[0], nulls={})]) == ""
+    assert _beyond_untrained(result, []) == ""
 
 
 def test_equal_F_does_not_mean_equal_models() -> None:
@@ -470,3 +483,8 @@ def test_equal_F_does_not_mean_equal_models() -> None:
     edited = replace(same, other={**same.other, "edits": 1})
     (told,) = compare_sentences(edited)
     assert "the edit that one of them holds is elsewhere" in told
+    assert "layers that were not asked for" not in told
+    part = eigenlens.compare("sample:gpt2-tiny", "sample:gpt2-tiny", layers=[0])
+    (told,) = compare_sentences(part)
+    assert "in the 1 layer asked for." in told
+    assert "they may differ in layers that were not asked for, feed-forward layers" in told

@@ -259,7 +259,13 @@ def _not_in_F(result: Comparison) -> str:
     """What a comparison of F leaves open."""
     edited = result.model.get("edits") != result.other.get("edits")
     what = "the edit that one of them holds is elsewhere, as in" if edited else "they may differ in"
-    return f" F alone is compared: {what} feed-forward layers, norms or embeddings."
+    others = "layers that were not asked for, " if _part(result) else ""
+    return f" F alone is compared: {what} {others}feed-forward layers, norms or embeddings."
+
+
+def _part(result: Comparison) -> bool:
+    """Whether layers or a stack were chosen."""
+    return any(result.options[name] is not None for name in ("stack", "layers"))
 
 
 def _place(index: int | None) -> str:
@@ -335,9 +341,11 @@ def compare_sentences(result: Comparison) -> list[str]:
 
 
 def _all(result: Comparison) -> str:
-    """``all 12 layers``, or those that both have where one has others besides."""
+    """``all 12 layers``, or those that both have where one has others besides, or were chosen."""
     count = len(result.layers)
     shared = " that both have" if any(result.only.values()) else ""
+    if _part(result) and not shared:
+        return f"the {count_text(count, 'layer')} asked for"
     return f"the one layer{shared}" if count == 1 else f"all {count} layers{shared}"
 
 

@@ -191,28 +191,31 @@ def repetition_text(found: Sequence[Continuation]) -> str:
     one = len(told) == 1
     count = count_text(len(told), "text")
     if not caught:
-        least = f"{_whole(min(after))} {'of its' if one else 'or more of the'} tokens"
+        least = f"{_whole(min(after))} {'of the' if one else 'or more of the'} tokens"
         return (
-            f"In the {'text' if one else count} the edited model does not repeat itself: {least} "
+            f"In the {'text' if one else count} of the edited model {least} "
             f"{'' if one else 'of each '}are distinct."
         )
     worst = min(caught, key=lambda c: c.distinct["after"])
-    usual = worst.distinct.get("before")
-    beside = "" if usual is None else f", {_whole(usual)} in the unedited one"
+    unedited = worst.distinct.get("before")
+    beside = "" if unedited is None else f", {_whole(unedited)} in the unedited one"
     where = "the text" if one else f"{len(caught)} of {count}"
     text = (
         f"In {where} the edited model repeats itself: behind '{inert(worst.prompt)}' "
         f"{_whole(worst.distinct['after'])} of the tokens are "
         f"distinct{beside}."
     )
-    if all(c.distinct.get("before", 1.0) < _REPEATS for c in caught):
+    usual = sum(c.distinct.get("before", 1.0) < _REPEATS for c in caught)
+    if usual == len(caught):
         return f"{text} The unedited model does so there as well."
+    if usual:
+        return f"{text} The unedited model does so in {usual} of these {len(caught)} as well."
     return f"{text} The KL, taken on texts that are given, does not tell of that."
 
 
 def _whole(share: float) -> str:
-    """A share without decimals."""
-    return f"{100 * share:.0f} %"
+    """A share without decimals, never rounded up."""
+    return f"{math.floor(100 * share + 1e-9)} %"
 
 
 def useful_text(result: Steering) -> str:

@@ -99,12 +99,13 @@ def _untested(result: Trace, word: str) -> str:
     layers = result.layers
     more, away = _clear(layers)
     unclear = [x for x in layers if x not in more and x not in away]
-    no = len(layers) == 1 and not more
-    text = (
-        f"{_QUESTION} {'Not more' if no else 'More'} often than not"
-        f"{_of(len(more), layers, word)}{_where(result, more)}"
-    )
-    if len(layers) > 1:
+    if len(layers) == 1:
+        told = "More often than not" if more else "Most tokens move away" if away else _UNCLEAR
+        text = f"{_QUESTION} {told}"
+    else:
+        text = (
+            f"{_QUESTION} More often than not{_of(len(more), layers, word)}{_where(result, more)}"
+        )
         sure = all(x.rho_ci is not None for x in layers)
         text += ", by their whole interval" if sure and more else ""
         if unclear:
@@ -112,6 +113,9 @@ def _untested(result: Trace, word: str) -> str:
         if away:
             text += f"; most tokens move away in {len(away)}{_where(result, away)}"
     return f"{text}; whether that is more than chance only the nulls say (--nulls)."
+
+
+_UNCLEAR = "Not to be told, as the interval of rho holds 1/2"
 
 
 def _clear(layers: Sequence[LayerTrace]) -> tuple[list[LayerTrace], list[LayerTrace]]:
@@ -179,7 +183,7 @@ def _answer(result: Trace, word: str) -> str:
         text += ", where most tokens move away"
     elif away:
         text += f"; most tokens move away in {len(away)} of them{_where(result, away)}"
-    return f"{text}.{_beyond_rotated(result, yes)}{_beyond_untrained(yes)}"
+    return f"{text}.{_beyond_rotated(result, yes)}{_beyond_untrained(result, yes)}"
 
 
 def _border(result: Trace, word: str) -> str:
@@ -241,16 +245,22 @@ def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
     return f"{text}{_where(result, both)}; in the others F rotated at random {less} as much."
 
 
-def _beyond_untrained(yes: Sequence[LayerTrace]) -> str:
-    """Whether most layers beyond random directions tilted as much before training."""
+def _beyond_untrained(result: Trace, yes: Sequence[LayerTrace]) -> str:
+    """In how many layers beyond random directions an untrained model tilts as much.
+
+    Two estimates are compared, without their intervals: what training did is said of none alone.
+    """
     fresh = [(x.nulls or {}).get("random_init") for x in yes]
     if not yes or None in fresh:
         return ""
-    less = sum(x.rho <= f["rho"] for x, f in zip(yes, fresh, strict=True) if f)
-    if 2 * less <= len(yes):
+    less = [x for x, f in zip(yes, fresh, strict=True) if f and x.rho <= f["rho"]]
+    if not less:
         return ""
-    own = "it" if len(yes) == 1 else f"{'all' if less == len(yes) else less} of them"
-    return f" Training did not make this: in {own} the untrained model tilts as much or more."
+    if len(less) == len(yes):
+        own = "it" if len(yes) == 1 else "all of these"
+    else:
+        own = f"{len(less)} of these {len(yes)}{_where(result, less)}"
+    return f" In {own} a model without any training tilts as much or more."
 
 
 def _end(result: Trace) -> list[str]:

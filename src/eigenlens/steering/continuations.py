@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
+
+import numpy as np
 
 from eigenlens.live.batches import max_positions, pad_id
 from eigenlens.live.load import line, need_transformers, quiet
@@ -125,10 +128,22 @@ def continued(
             )
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError) as error:
         return None, f"generating failed: {line(error)[:120]}"
-    out = []
+    out, ends = [], _ends(session.model)
     for row in made[:, ids.shape[1] :].tolist():
-        text = list(row)
+        # Behind its end a text is filled up with pads, which may be a token like any other.
+        text = list(takewhile(lambda token: token not in ends, row))
         while text and text[-1] in tokenizer.special:
             text.pop()
         out.append(Said(tokenizer.decode(text), tuple(text)))
     return out, ""
+
+
+def _ends(model: Any) -> set[int]:
+    """Tokens behind which the model's `generate` writes no more."""
+    found: set[int] = set()
+    for settings in (getattr(model, "generation_config", None), model.config):
+        value = getattr(settings, "eos_token_id", None)
+        found |= set() if value is None else {int(i) for i in np.atleast_1d(value)}
+        if found:
+            break
+    return found
