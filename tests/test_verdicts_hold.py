@@ -444,11 +444,8 @@ def test_a_tilt_is_claimed_as_far_as_intervals_carry() -> None:
     told = trace_sentences(replace(result, layers=tuple(bare)))[-1]
     assert "in 2 of 4 layers (0-1); most tokens move away in 2 (2-3);" in told
     assert "interval" not in told
-    for row, said in zip(
-        layers,
-        ("More often than not;", "Not to be told,", "Not to be told,", "Most tokens move away;"),
-        strict=True,
-    ):
+    words = ("More often than not;", "Not to be told,", "Not to be told,", "Most tokens move away;")
+    for row, said in zip(layers, words, strict=True):
         told = trace_sentences(replace(result, layers=(row,)))[-1]
         assert f"principal eigenvector? {said}" in told
 
@@ -470,6 +467,7 @@ def test_a_tilt_from_before_training_is_told(fresh: list[float], said: str) -> N
         replace(x, rho=0.7, nulls={"random_init": {"rho": f}})
         for x, f in zip(result.layers, fresh, strict=False)
     ]
+    result = replace(result, layers=(*rows, *result.layers[len(rows) :]))
     text = _beyond_untrained(result, rows)
     assert (said in text) if said else text == ""
     assert _beyond_untrained(result, [replace(rows[0], nulls={})]) == ""
