@@ -34,7 +34,12 @@ from eigenlens.report.steer_words import beside_addition, what_it_says, window_t
 from eigenlens.report.survey_page import survey_page
 from eigenlens.report.survey_tables import survey_sentences
 from eigenlens.report.trace_tables import trace_view
-from eigenlens.report.trace_words import _beyond_untrained, call_phrase, trace_sentences
+from eigenlens.report.trace_words import (
+    _beyond_rotated,
+    _beyond_untrained,
+    call_phrase,
+    trace_sentences,
+)
 from eigenlens.report.words import most_frequent
 from eigenlens.samples import sample_path
 from eigenlens.steering.measures import Cosines, Measure
@@ -472,6 +477,20 @@ def test_a_tilt_from_before_training_is_told(fresh: list[float], said: str) -> N
     assert (said in text) if said else text == ""
     assert _beyond_untrained(result, [replace(rows[0], nulls={})]) == ""
     assert _beyond_untrained(result, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("rho", "said"),
+    [
+        (0.8, " Above F rotated at random with its whole interval, too."),
+        (0.6, " It is not above F rotated at random with its whole interval."),
+    ],
+)
+def test_one_layer_is_not_counted(rho: float, said: str) -> None:
+    result = eigenlens.trace("sample:gpt2-tiny", nulls=False)
+    nulls = {"matched_spectrum": {"rho": 0.65}}
+    row = replace(result.layers[0], rho=rho, rho_ci=(rho - 0.1, rho + 0.1), nulls=nulls)
+    assert _beyond_rotated(result, [row]) == said
 
 
 def test_equal_F_does_not_mean_equal_models() -> None:

@@ -234,10 +234,11 @@ def _beyond_rotated(result: Trace, yes: Sequence[LayerTrace]) -> str:
     pairs = [(x, null["rho"]) for x, null in zip(yes, rotated, strict=True) if null]
     both = [x for x, rho in pairs if (x.rho if x.rho_ci is None else x.rho_ci[0]) > rho]
     whole = any(x.rho_ci is not None for x in yes)
-    text = (
-        f" Above F rotated at random{' with their whole interval' if whole else ''}, too: "
-        f"{len(both)} of these {len(yes)}"
-    )
+    their = "its" if len(yes) == 1 else "their"
+    text = f"bove F rotated at random{f' with {their} whole interval' if whole else ''}"
+    if len(yes) == 1:
+        return f" A{text}, too." if both else f" It is not a{text}."
+    text = f" A{text}, too: {len(both)} of these {len(yes)}"
     if len(both) == len(yes):
         return f"{text}."
     close = sum(x.rho > rho for x, rho in pairs) > len(both)
