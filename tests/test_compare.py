@@ -422,7 +422,7 @@ def test_what_differs_is_said() -> None:
     with pytest.raises(ArchitectureError, match=r"3 and 2 layers.*--layers"):
         eigenlens.compare(stack, stack[:2])
     assert len(eigenlens.compare(stack, stack[:2], layers=[1, 2]).layers) == 1
-    with pytest.raises(OptionError, match=r"neither .* has a layer 7: layers are 0 to 2"):
+    with pytest.raises(OptionError, match=r", like .*, has no layer 7: layers are 0 to 2"):
         eigenlens.compare(stack, stack, layers=[7])
     with pytest.raises(OptionError, match="has no stack 'vision'"):
         eigenlens.compare(stack, stack, stack="vision")

@@ -108,7 +108,7 @@ def test_fail_above_is_about_the_largest_change(rounded: Path) -> None:
         ([BERT, BERT, "--fail-above", "inf"], 2, "no bound"),
         ([BERT, "sample:none"], 1, "unknown sample 'none'"),
         ([BERT, "sample:gpt2-tiny"], 1, "no layer in common"),
-        ([BERT, BERT, "--layers", "9"], 2, "neither"),
+        ([BERT, BERT, "--layers", "9"], 2, "has no layer 9: layers are 0 to"),
         ([BERT, BERT, "--out", "a.txt"], 2, ".json, .csv, .parquet"),
         ([BERT, BERT, "-k", "0"], 2, "k is 0"),
     ],

@@ -55,7 +55,7 @@ def test_krylov_sees_a_copy_just_outside_a_disk(order: str) -> None:
         assert np.allclose(*keys, rtol=0, atol=1e-9)
 
 
-def test_nothing_is_looked_for_twice_in_an_ordinary_matrix(
+def test_ordinary_matrices_are_seldom_looked_through_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[bool] = []

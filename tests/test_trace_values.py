@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 
+import eigenlens
 from eigenlens import blas
 from eigenlens.errors import OptionError
 from eigenlens.live.batches import make_batches
@@ -469,3 +471,24 @@ def test_states_that_are_one_are_read_once_and_sinks_are_left_out(
                 assert value == pytest.approx(plain[measure], rel=1e-6, nan_ok=True), measure
             padded = collapse(array[b][keep[b]])  # what counting the sinks would give
             assert b == 2 or pile[x].values[4, b] != pytest.approx(padded["effective_rank"], 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("layers", "match"),
+    [
+        ("0,9", r"layers is '0,9': give numbers, such as \[0, 9\]"),
+        ([0, "1"], r"layers holds '1': give numbers"),
+        (3, r"layers is 3: give numbers"),
+        ([0, 9], r"has no layer 9: layers are 0 to 3"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["trace", "simulate", "compare"])
+def test_layers_are_numbers(verb: str, layers: Any, match: str) -> None:
+    models = ["sample:gpt2-tiny"] * (2 if verb == "compare" else 1)
+    with pytest.raises(OptionError, match=match):
+        inspect.unwrap(getattr(eigenlens, verb))(*models, layers=layers)
+
+
+def test_a_list_of_texts_is_no_file() -> None:
+    with pytest.raises(OptionError, match=r"prompts is a list: it names a file; give .* as texts"):
+        trace("sample:gpt2-tiny", prompts=["a b"])

@@ -14,7 +14,7 @@ from eigenlens.arrays import is_float
 from eigenlens.circuit.adapters import merge_adapters
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.layouts import Geometry
-from eigenlens.circuit.plans import LayerPlan, Skipped, StackPlan
+from eigenlens.circuit.plans import LayerPlan, Skipped, StackPlan, layer_numbers
 from eigenlens.circuit.reading import Seen, read_circuit, read_grouped
 from eigenlens.circuit.readout import Readout
 from eigenlens.circuit.resolve import find_architecture, plan_model
@@ -180,14 +180,7 @@ class Checkpoint:
                     f"{self.source_label} has no stack '{inert(stack)}': it has {', '.join(known)}"
                 )
         if layers is not None:
-            there = sorted({item.layer for item in items})
-            wanted = list(layers)
-            for layer in wanted:
-                if layer not in there:
-                    raise OptionError(
-                        f"{self.source_label} has no layer {layer}: layers are "
-                        f"{there[0]} to {there[-1]}"
-                    )
+            wanted = layer_numbers(layers, {item.layer for item in items}, self.source_label)
             items = [item for layer in wanted for item in items if item.layer == layer]
         return Circuits(items, self.source.store if self.source else None)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from eigenlens.circuit.circuit import Kind, NormKind, Placement
 from eigenlens.circuit.layouts import Geometry, Layout, Orientation
 from eigenlens.circuit.rows import SINKS, UNGATED, Naming, Readout, Stack
+from eigenlens.errors import OptionError
+from eigenlens.inert import inert
 
 
 @dataclass(frozen=True)
@@ -124,3 +127,29 @@ class StackPlan:
     layers: tuple[LayerPlan, ...]
     skipped: tuple[Skipped, ...] = ()
     readout: Readout | None = None
+
+
+def layer_numbers(layers: Any, there: Collection[int], label: str) -> list[int]:
+    """The layers that were asked for, in that order.
+
+    Raises
+    ------
+    OptionError
+        They are no whole numbers (a text, say), or the model has no such layer.
+    """
+    if isinstance(layers, (str, bytes)) or not isinstance(layers, Iterable):
+        raise OptionError(f"layers is {inert(repr(layers))[:80]}: give numbers, such as [0, 9]")
+    wanted = []
+    for given in layers:
+        try:
+            layer = index(given)
+        except TypeError:
+            raise OptionError(
+                f"layers holds {inert(repr(given))[:80]}: give numbers, such as [0, 9]"
+            ) from None
+        if layer not in there:
+            raise OptionError(
+                f"{label} has no layer {layer}: layers are {min(there)} to {max(there)}"
+            )
+        wanted.append(layer)
+    return wanted

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from eigenlens.circuit.checkpoint import Checkpoint, Circuits
-from eigenlens.errors import ArchitectureError, OptionError
+from eigenlens.circuit.plans import layer_numbers
+from eigenlens.errors import ArchitectureError
 from eigenlens.inert import inert
 
 
@@ -88,15 +89,9 @@ def _narrowed(
     there = {x.layer for x in whole.items if stack in (None, x.stack)}
     wanted = None
     if layers is not None:
-        wanted = [layer for layer in layers if layer in there]
-        lost = [layer for layer in layers if layer not in there]
-        known = {x.layer for x in other.circuits().items if stack in (None, x.stack)}
-        for layer in lost:
-            if layer not in known:
-                raise OptionError(
-                    f"neither {_who(one)} nor {_who(other)} has a layer {layer}: layers are "
-                    f"{min(there | known)} to {max(there | known)}"
-                )
+        known = there | {x.layer for x in other.circuits().items if stack in (None, x.stack)}
+        both = f"{_who(one)}, like {_who(other)},"
+        wanted = [i for i in layer_numbers(layers, known, both) if i in there]
     return one.circuits(stack=stack, layers=wanted)
 
 

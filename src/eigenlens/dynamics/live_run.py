@@ -9,6 +9,7 @@ import numpy as np
 
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
+from eigenlens.circuit.plans import layer_numbers
 from eigenlens.dynamics.effective import (
     ORDER_OF,
     Target,
@@ -238,13 +239,7 @@ def _calls(
     calls = [call for call in captured.calls if call.place.plan.kind == "self"]
     first = calls[0]
     if layers is not None:
-        known = sorted({call.place.plan.layer for call in calls})
-        missing = [layer for layer in layers if layer not in known]
-        if missing:
-            raise OptionError(
-                f"{session.label} has no layer {missing[0]}: its layers are {known[0]} to "
-                f"{known[-1]}"
-            )
+        layers = layer_numbers(layers, {call.place.plan.layer for call in calls}, session.label)
         calls = [call for call in calls if call.place.plan.layer in layers]
     if ffn:
         calls = list({id(call.block_recipe): call for call in calls}.values())

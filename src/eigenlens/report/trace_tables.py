@@ -30,7 +30,7 @@ from eigenlens.tracing.options import MODES
 from eigenlens.tracing.result import LEVEL, LayerTrace, Trace
 
 _LEGEND = (
-    "gap: lead over the second eigenvalue; gamma: mean alignment |cos| after the step; expected: "
+    "gap: lead over the second eigenvalue; gamma: mean alignment |cos| after the step; chance: "
     "that of a random direction; gain: after - before; rho: share of tokens that moved closer, "
     "with its 95 % interval over prompts"
 )
@@ -136,7 +136,7 @@ def _layers_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
     several = len({x.layer for x in layers}) > 1
     columns = [("step", "right")] if by_step else []
     columns += [("layer", "right")] if several or not by_step else []
-    columns += [(h, "right") for h in ("gap", "gamma", "expected", "gain", "rho", "[95 %]")]
+    columns += [(h, "right") for h in ("gap", "gamma", "chance", "gain", "rho", "[95 %]")]
     columns += [("random", "right"), ("p", "right")] if nulls else []
     table = plain_table(columns)
     for x in layers:
@@ -146,7 +146,7 @@ def _layers_table(layers: Sequence[LayerTrace], names: Names) -> RenderableType:
         row += [Text(three(x.rho), style=_style(x)), _interval(x.rho_ci)]
         if x.nulls is not None:
             low, _, high = x.nulls["random_direction"]["quantiles"]["rho"]
-            row += [f"{three(low)} to {three(high)}", p_text(x.p_holm, LEVEL)]
+            row += [f"{low:.2f}-{high:.2f}", p_text(x.p_holm, LEVEL)]
         table.add_row(*row)
     return table
 

@@ -71,6 +71,11 @@ class Prompts:
             raise OptionError(f"{' and '.join(given)} were given: take one source of prompts")
         if self.length is not None and self.random is None:
             raise OptionError("--length is that of random prompts: give --random-tokens as well")
+        if not (self.file is None or isinstance(self.file, (str, Path))):
+            raise OptionError(
+                f"prompts is a {type(self.file).__name__}: it names a file; give the prompts "
+                "themselves as texts"
+            )
         for value in (self.file, self.token_ids):
             if isinstance(value, (str, Path)):
                 check_file(value)  # before a model is loaded

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from eigenlens.circuit.circuit import OVCircuit
 from eigenlens.circuit.describe import describe
-from eigenlens.circuit.plans import Skipped
+from eigenlens.circuit.plans import Skipped, layer_numbers
 from eigenlens.errors import ArchitectureError, OptionError
 from eigenlens.live.batches import first_prompts
 from eigenlens.live.capture import capture, capture_each
@@ -266,11 +266,8 @@ def chosen_places(
         No layer has a spectrum.
     """
     there = {place.plan.layer for place in session.places}
-    for layer in layers or ():
-        if layer not in there:
-            raise OptionError(
-                f"{session.label} has no layer {layer}: layers are {min(there)} to {max(there)}"
-            )
+    if layers is not None:
+        layers = layer_numbers(layers, there, session.label)
     places = [p for p in session.places if layers is None or p.plan.layer in layers]
     if not any(p.plan.geometry.width_in == p.plan.geometry.d_model for p in places):
         raise ArchitectureError(
