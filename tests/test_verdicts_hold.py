@@ -459,7 +459,7 @@ def test_a_tilt_is_claimed_as_far_as_intervals_carry() -> None:
     ("fresh", "said"),
     [
         ([0.8, 0.9, 0.1], "In 2 of these 3 (0-1) a model without any training tilts as much"),
-        ([0.8, 0.9, 0.7], "In all of these a model without any training tilts as much or more"),
+        ([0.8, 0.9, 0.7], "In all 3 a model without any training tilts as much or more"),
         ([0.1, 0.8, 0.1], "In 1 of these 3 (1) a model without"),
         ([0.7], "In it a model without"),
         ([0.1, 0.2], ""),

@@ -258,7 +258,7 @@ def _beyond_untrained(result: Trace, yes: Sequence[LayerTrace]) -> str:
     if not less:
         return ""
     if len(less) == len(yes):
-        own = "it" if len(yes) == 1 else "all of these"
+        own = "it" if len(yes) == 1 else f"all {len(yes)}"
     else:
         own = f"{len(less)} of these {len(yes)}{_where(result, less)}"
     return f" In {own} a model without any training tilts as much or more."

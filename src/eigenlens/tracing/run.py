@@ -192,7 +192,8 @@ def run(
         if progress is not None:
             progress(done, total, name)
 
-    tell(0, "prompts")
+    what = "prompts, trained model" if options.nulls else "prompts"
+    tell(0, what)
     unchecked: tuple[str, ...] = ()
 
     def read(captured: Captured) -> Reading:
@@ -204,7 +205,7 @@ def run(
     for reading in capture_each(session, batches, read, weights=weights, alone=alone):
         gatherer.add(reading)
         unchecked = reading.unchecked
-        tell(len(reading.prompts), "prompts")
+        tell(len(reading.prompts), what)
     fresh = None
     if options.nulls:
         fresh = _initialised(session, feed, options, layers, warnings, tell)
@@ -320,7 +321,7 @@ def _initialised(
     _, batches = batches_of(fresh, feed, options)
     for reading in capture_each(fresh, batches, gatherer.read, check=False):
         gatherer.add(reading)
-        tell(len(reading.prompts), "prompts, initialised model")
+        tell(len(reading.prompts), "prompts, untrained model")
     return gatherer
 
 
