@@ -64,8 +64,9 @@ def test_of_a_mean_over_rotations_nothing_is_said_of_every_matrix() -> None:
     layer = SimpleNamespace(
         nulls=nulls, rho=0.6, rho_ci=(0.5, 0.65), stack="decoder", kind="self", layer=0, step=0
     )
-    text = _beyond_rotated(cast(Any, SimpleNamespace(layers=(layer,))), [cast(Any, layer)])
-    assert text.endswith("0 of these 1; in the others F rotated at random does as much.")
+    layers = [cast(Any, x) for x in (layer, SimpleNamespace(**{**vars(layer), "layer": 1}))]
+    text = _beyond_rotated(cast(Any, SimpleNamespace(layers=layers)), layers)
+    assert text.endswith("0 of these 2; in the others F rotated at random does as much.")
     assert "any matrix" not in text
 
 
