@@ -325,11 +325,16 @@ def named_ids(session: Session) -> frozenset[int]:
     The same with and without a tokenizer, so that one seed draws the same prompts.
     """
     config = session.body.config.get_text_config()
-    found: set[int] = set()
-    for key in ("bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "pad_token_id"):
-        value = getattr(config, key, None)
-        found |= {i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)}
-    return frozenset(found)
+    names = ("bos", "eos", "sep", "cls", "pad")
+    return frozenset().union(*(ids_in(config, f"{name}_token_id") for name in names))
+
+
+def ids_in(settings: Any, key: str) -> frozenset[int]:
+    """What a config says of a token: nothing, its id, or several."""
+    value = getattr(settings, key, None)
+    return frozenset(
+        i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)
+    )
 
 
 def vocabulary_size(session: Session) -> int:

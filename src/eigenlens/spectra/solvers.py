@@ -189,8 +189,9 @@ def _certified(
         if worst <= tolerance:
             return found
     # Of the matrix itself; then without balancing, which harms where a few entries are huge.
+    whole = a.dense()
     for method in ([Dense()] if low_rank else []) + [Dense(balanced=False)]:
-        raw = _guarded(method, a.dense(), None, order)
+        raw = _guarded(method, whole, None, order)
         if raw is None:
             continue
         found = certify(a, norm, raw, order, "dense", lift=False, rounding=rounding)

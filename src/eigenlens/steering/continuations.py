@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-import numpy as np
-
-from eigenlens.live.batches import max_positions, pad_id
+from eigenlens.live.batches import ids_in, max_positions, pad_id
 from eigenlens.live.load import line, need_transformers, quiet
 from eigenlens.live.session import Session
 
@@ -138,12 +136,7 @@ def continued(
     return out, ""
 
 
-def _ends(model: Any) -> set[int]:
+def _ends(model: Any) -> frozenset[int]:
     """Tokens behind which the model's `generate` writes no more."""
-    found: set[int] = set()
-    for settings in (getattr(model, "generation_config", None), model.config):
-        value = getattr(settings, "eos_token_id", None)
-        found |= set() if value is None else {int(i) for i in np.atleast_1d(value)}
-        if found:
-            break
-    return found
+    own = ids_in(getattr(model, "generation_config", None), "eos_token_id")
+    return own or ids_in(model.config, "eos_token_id")
